@@ -1,0 +1,1 @@
+"""From a stack file to a running cluster: settings -> wiring -> components, and the `trainyard` command."""
