@@ -1,0 +1,200 @@
+"""Runs the Pulumi engine on one stack, as a user at a shell would, and reads what it reports.
+
+The CLI is run as a program of its own (not through the Automation API, which asks the CLI several questions before each
+operation, about a second each): what the command does can be repeated by hand after `eval "$(trainyard env)"`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from infra.errors import TrainyardError
+
+Operation = Literal["up", "preview", "destroy", "refresh"]
+
+
+class EngineRunError(TrainyardError):
+    """The engine could not do what was asked; the message holds its own diagnostics."""
+
+
+@dataclass
+class Summary:
+    """What an operation changed."""
+
+    changes: dict[str, int] = field(default_factory=dict)
+    """Number of resources by operation: create, update, replace, delete, same."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """Each planned or done step: operation, type, URN, and the properties that differ."""
+
+    @property
+    def changed(self) -> int:
+        """How many resources were or would be touched."""
+        return sum(count for operation, count in self.changes.items() if operation != "same")
+
+    def sentence(self) -> str:
+        """In a few words."""
+        if not self.changed:
+            return f"no changes ({self.changes.get('same', 0)} resources)"
+        return ", ".join(f"{count} to {operation}" for operation, count in sorted(self.changes.items()) if operation != "same")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine, told where the project, the stack and its state are."""
+
+    project: Path
+    """The folder of Pulumi.yaml."""
+    stack: str
+    pulumi: Path
+    """The Pulumi CLI."""
+    environment: Mapping[str, str]
+    """Variables that make the CLI use this stack's state, and no other."""
+    backend: Path | None
+    """Folder of the file backend; None where the user's own backend is used."""
+
+    def run(self, operation: Operation, on_step: Callable[[str], None] = lambda _: None) -> Summary:
+        """Carry out an operation without asking back.
+
+        Args:
+            operation: what to do.
+            on_step: told the name of each resource when work on it begins.
+
+        Raises:
+            EngineRunError: with the diagnostics of the engine and the program.
+        """
+        self._drop_stale_lock()
+        self._create_stack()
+        arguments = [operation, "--stack", self.stack, "--non-interactive", "--json", "--color", "never"]
+        arguments += {
+            "up": ["--yes", "--skip-preview"],
+            "destroy": ["--yes", "--skip-preview"],
+            "refresh": ["--yes", "--skip-preview"],
+            "preview": [],
+        }[operation]
+        return self._events(operation, arguments, on_step)
+
+    def outputs(self) -> dict[str, Any]:
+        """What the program exported at the last `up`; empty before the first."""
+        done = self._call(["stack", "output", "--json", "--stack", self.stack])
+        return dict(json.loads(done.stdout)) if done.returncode == 0 and done.stdout.strip() else {}
+
+    def forget(self) -> None:
+        """Drop the stack's state without touching resources: for a cluster that is gone with all that was in it."""
+        self._drop_stale_lock()
+        if self._exists():
+            done = self._call(["stack", "rm", self.stack, "--force", "--yes", "--preserve-config"])
+            if done.returncode != 0:
+                raise EngineRunError(f"the state of stack {self.stack} cannot be removed: {done.stderr.strip()}")
+
+    def _events(self, operation: Operation, arguments: list[str], on_step: Callable[[str], None]) -> Summary:
+        summary, problems, failed = Summary(), [], []
+        process = subprocess.Popen(
+            [str(self.pulumi), *arguments],
+            cwd=self.project,
+            env={**os.environ, **self.environment, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for event in _json_lines(process):
+                _take(event, summary, problems, failed, on_step)
+            _, errors = process.communicate()
+        except BaseException:
+            # Interrupted: let the engine write its state and unlock, as it does on Ctrl-C at a shell.
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+        if process.returncode != 0:
+            told = problems or [errors.strip() or f"it ended with code {process.returncode} and said nothing"]
+            raise EngineRunError(
+                f"pulumi {operation} of stack {self.stack} failed"
+                + (f" at {', '.join(failed)}" if failed else "")
+                + ":\n"
+                + "\n".join(f"  {line}" for text in told for line in text.strip().splitlines())
+                + f"\nWhat was done is recorded; mend the cause and run it again (by hand: eval \"$(trainyard env -s {self.stack})\","
+                + f" then pulumi {operation})."
+            )
+        return summary
+
+    def _call(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.pulumi), *arguments, "--non-interactive", "--color", "never"],
+            cwd=self.project,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def _exists(self) -> bool:
+        if self.backend is None:
+            return self._call(["stack", "output", "--stack", self.stack]).returncode == 0
+        return any(self.backend.glob(f".pulumi/stacks/*/{self.stack}.json"))
+
+    def _create_stack(self) -> None:
+        if self._exists():
+            return
+        done = self._call(["stack", "init", self.stack])
+        if done.returncode != 0:
+            raise EngineRunError(f"stack {self.stack} cannot be created: {done.stderr.strip()}")
+
+    def _drop_stale_lock(self) -> None:
+        """Remove the lock of a run that was killed; a living one keeps it and the engine says so."""
+        if self.backend is None:
+            return
+        for lock in self.backend.glob(f".pulumi/locks/**/{self.stack}/*.json"):
+            try:
+                owner = json.loads(lock.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # half-written by a killed run
+                owner = {}
+            here = owner.get("hostname", socket.gethostname()) == socket.gethostname()
+            if here and not psutil.pid_exists(int(owner.get("pid", 0)) or 2**30):
+                lock.unlink(missing_ok=True)
+
+
+def _json_lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    for line in process.stdout:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def _take(
+    event: Mapping[str, Any],
+    summary: Summary,
+    problems: list[str],
+    failed: list[str],
+    on_step: Callable[[str], None],
+) -> None:
+    """Add one engine event (the engine's own `apitype.EngineEvent`) to the summary."""
+    if before := event.get("resourcePreEvent"):
+        step = before["metadata"]
+        if step["op"] != "same":
+            on_step(f"{step['op']} {_short(step['urn'])}")
+            summary.steps.append({"op": step["op"], "type": step["type"], "urn": step["urn"], "diffs": step.get("diffs") or []})
+    elif broken := event.get("resOpFailedEvent"):
+        failed.append(_short(broken["metadata"]["urn"]))
+    elif told := event.get("diagnosticEvent"):
+        if told["severity"] == "error":
+            problems.append(told["message"])
+    elif end := event.get("summaryEvent"):
+        summary.changes = dict(end["resourceChanges"] or {})
+
+
+def _short(urn: str) -> str:
+    """`urn:pulumi:local::trainyard::…$kubernetes:apps/v1:StatefulSet::etcd` -> `StatefulSet etcd`."""
+    *_, kind, name = urn.split("::")
+    return f"{kind.split(':')[-1]} {name}"

@@ -1,0 +1,37 @@
+"""The two namespaces: one for Trainyard's own parts, one for the jobs."""
+
+from __future__ import annotations
+
+import pulumi
+from pulumi_kubernetes.core.v1 import Namespace
+from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
+
+SYSTEM_NAMESPACE = "trainyard-system"
+
+
+class Namespaces(pulumi.ComponentResource):
+    """Namespaces that refuse privileged pods (Kubernetes' pod security standards).
+
+    Trainyard's own parts meet the `restricted` standard. Jobs are held to `baseline`, since many training images still
+    run as root, and are warned about `restricted`.
+    """
+
+    system: pulumi.Output[str]
+    """Name of the namespace of etcd and the controller."""
+    training: pulumi.Output[str]
+    """Name of the namespace of the jobs."""
+
+    def __init__(self, name: str, *, training: str, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("trainyard:in_cluster:Namespaces", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.system = _namespace(SYSTEM_NAMESPACE, {"enforce": "restricted"}, child)
+        self.training = _namespace(training, {"enforce": "baseline", "warn": "restricted"}, child)
+        self.register_outputs({"system": self.system, "training": self.training})
+
+
+def _namespace(name: str, levels: dict[str, str], opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    labels = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
+    labels["app.kubernetes.io/managed-by"] = "trainyard"
+    metadata = ObjectMetaArgs(name=name, labels=labels)
+    namespace = Namespace(name, metadata=metadata, opts=opts)
+    return namespace.metadata.apply(lambda m: str(m.name))

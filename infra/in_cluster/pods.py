@@ -1,0 +1,28 @@
+"""What every pod of Trainyard's own parts has in common."""
+
+from __future__ import annotations
+
+from pulumi_kubernetes.core.v1 import CapabilitiesArgs, PodSecurityContextArgs, SeccompProfileArgs, SecurityContextArgs
+
+UNPRIVILEGED = 65532
+"""User and group of the project's images (the number that distroless images use for `nonroot`)."""
+
+
+def restricted_pod() -> PodSecurityContextArgs:
+    """Pod part of the `restricted` pod security standard."""
+    return PodSecurityContextArgs(
+        run_as_non_root=True,
+        run_as_user=UNPRIVILEGED,
+        run_as_group=UNPRIVILEGED,
+        fs_group=UNPRIVILEGED,
+        seccomp_profile=SeccompProfileArgs(type="RuntimeDefault"),
+    )
+
+
+def restricted_container() -> SecurityContextArgs:
+    """Container part of the `restricted` pod security standard."""
+    return SecurityContextArgs(
+        allow_privilege_escalation=False,
+        read_only_root_filesystem=True,
+        capabilities=CapabilitiesArgs(drop=["ALL"]),
+    )
