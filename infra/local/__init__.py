@@ -1,0 +1,1 @@
+"""The cluster on this computer: real engines as local processes, pods as local processes, no Docker, no root."""
