@@ -45,7 +45,9 @@ class Summary:
         """In a few words."""
         if not self.changed:
             return f"no changes ({self.changes.get('same', 0)} resources)"
-        return ", ".join(f"{count} to {operation}" for operation, count in sorted(self.changes.items()) if operation != "same")
+        return ", ".join(
+            f"{count} to {operation}" for operation, count in sorted(self.changes.items()) if operation != "same"
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Engine:
                 raise EngineRunError(f"the state of stack {self.stack} cannot be removed: {done.stderr.strip()}")
 
     def _events(self, operation: Operation, arguments: list[str], on_step: Callable[[str], None]) -> Summary:
-        summary, problems, failed = Summary(), [], []
+        summary = Summary()
+        problems: list[str] = []
+        failed: list[str] = []
         process = subprocess.Popen(
             [str(self.pulumi), *arguments],
             cwd=self.project,
@@ -123,7 +127,7 @@ class Engine:
                 + (f" at {', '.join(failed)}" if failed else "")
                 + ":\n"
                 + "\n".join(f"  {line}" for text in told for line in text.strip().splitlines())
-                + f"\nWhat was done is recorded; mend the cause and run it again (by hand: eval \"$(trainyard env -s {self.stack})\","
+                + f'\nWhat was done is recorded; mend the cause and run it again (by hand: eval "$(trainyard env -s {self.stack})",'
                 + f" then pulumi {operation})."
             )
         return summary
@@ -184,7 +188,9 @@ def _take(
         step = before["metadata"]
         if step["op"] != "same":
             on_step(f"{step['op']} {_short(step['urn'])}")
-            summary.steps.append({"op": step["op"], "type": step["type"], "urn": step["urn"], "diffs": step.get("diffs") or []})
+            summary.steps.append(
+                {"op": step["op"], "type": step["type"], "urn": step["urn"], "diffs": step.get("diffs") or []}
+            )
     elif broken := event.get("resOpFailedEvent"):
         failed.append(_short(broken["metadata"]["urn"]))
     elif told := event.get("diagnosticEvent"):

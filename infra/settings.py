@@ -146,7 +146,9 @@ class Settings(_Section):
     def _agrees_with_itself(self) -> Settings:
         problems: list[str] = []
         names = [pool.name for pool in self.node_pools]
-        problems += [f"nodePools: two pools are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+        problems += [
+            f"nodePools: two pools are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})
+        ]
         if self.target == "kubeconfig" and self.kubeconfig is None:
             problems.append("kubeconfig: target kubeconfig needs it: at least its `path`")
         if self.target != "kubeconfig" and self.kubeconfig is not None:
@@ -184,7 +186,12 @@ def parse(values: Mapping[str, Any], *, stack: str, source: str, lines: Mapping[
     own = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
     strangers = [key for key in values if ":" not in key]
     mistakes = [
-        _Mistake(key, "has no namespace; keys of this project begin with 'trainyard:'", f"rename it to {prefix}{key}", _line(lines, key))
+        _Mistake(
+            key,
+            "has no namespace; keys of this project begin with 'trainyard:'",
+            f"rename it to {prefix}{key}",
+            _line(lines, key),
+        )
         for key in strangers
     ]
     settings = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pulumi
-from pulumi_kubernetes.apps.v1 import StatefulSet, StatefulSetSpecArgs
+from pulumi_kubernetes.apps.v1 import StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicyArgs, StatefulSetSpecArgs
 from pulumi_kubernetes.core.v1 import (
     ContainerArgs,
     ContainerPortArgs,
@@ -99,7 +99,9 @@ class Etcd(pulumi.ComponentResource):
                     )
                 ],
                 # The volume goes with the stack, as all that the stack made does.
-                persistent_volume_claim_retention_policy={"when_deleted": "Delete", "when_scaled": "Retain"},
+                persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicyArgs(
+                    when_deleted="Delete", when_scaled="Retain"
+                ),
             ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[service]),
         )
@@ -140,9 +142,7 @@ def _container(image: str) -> ContainerArgs:
         liveness_probe=ProbeArgs(
             http_get=HTTPGetActionArgs(path="/livez", port=_METRICS_PORT), period_seconds=10, failure_threshold=6
         ),
-        resources=ResourceRequirementsArgs(
-            requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "1Gi"}
-        ),
+        resources=ResourceRequirementsArgs(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "1Gi"}),
         volume_mounts=[VolumeMountArgs(name="data", mount_path="/var/lib/etcd")],
         security_context=restricted_container(),
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pulumi
-from pulumi_kubernetes.core.v1 import PersistentVolumeClaim, PersistentVolumeClaimSpecArgs, VolumeResourceRequirementsArgs
+from pulumi_kubernetes.core.v1 import (
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpecArgs,
+    VolumeResourceRequirementsArgs,
+)
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 from pulumi_kubernetes.storage.v1 import StorageClass
 

@@ -1,0 +1,72 @@
+# Thin calls of the `trainyard` command. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+
+STACK ?= local
+RUN := .venv/bin/trainyard
+# uv from PATH, else its own small environment (a few seconds).
+UV := $(or $(shell command -v uv),.uv/bin/uv)
+# Byte code once at installation: torch imports twice as fast.
+export UV_COMPILE_BYTECODE := 1
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
+
+up: .venv/installed ## everything: engines, control plane, nodes, stack, one training job seen to its end, one lost node
+	@$(RUN) up -s $(STACK) --with-example
+
+down: .venv/installed ## remove what `make up` started
+	@$(RUN) down -s $(STACK) --yes
+
+clean: ## remove the state as well (keeps .venv and the built engines)
+	@if [ -x $(RUN) ]; then $(RUN) down -s $(STACK) --yes --state; fi
+
+setup: .venv/installed ## only install: Python environment and engines
+	@$(RUN) engines build
+
+test: test-unit test-go test-engines ## all tests, on the real engines (builds them first where they are missing)
+
+test-unit: .venv/installed ## the tests that need no engine
+	@.venv/bin/pytest -n 2 -m "not engines"
+
+test-go: .venv/installed ## vet and tests of the process runtime; with the race detector where there is a C compiler
+	@cd infra/local/process_runtime
+	go vet ./...
+	if command -v cc >/dev/null; then CGO_ENABLED=1 go test -race ./...; else echo "no C compiler: without -race"; go test ./...; fi
+
+test-engines: setup ## the tests on the real engines
+	@.venv/bin/pytest -m engines
+
+lint: .venv/installed ## formatting, lint, types
+	@.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	test -z "$$(gofmt -l infra/local/process_runtime)"
+
+lock: $(UV) ## write the locked requirements anew
+	@compile() { $(UV) pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
+	    --custom-compile-command "make lock" "$$@" pyproject.toml; }
+	compile --group dev -o requirements/dev.txt
+	for group in infra training controller; do
+	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
+	done
+
+# The lock keeps two of them, started at once, from building one environment together.
+.venv/installed: requirements/dev.txt pyproject.toml | $(UV)
+	@exec 9> .venv.lock && flock 9
+	if [ .venv/installed -nt requirements/dev.txt ] && [ .venv/installed -nt pyproject.toml ]; then exit 0; fi
+	begin=$$SECONDS
+	echo "… Python environment (.venv; torch is large: 5 GB)" >&2
+	[ -x .venv/bin/python ] || $(UV) venv --quiet --allow-existing --python 3.11 .venv
+	$(UV) pip sync --quiet --python .venv/bin/python --require-hashes requirements/dev.txt
+	$(UV) pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
+	touch .venv/installed
+	echo "✓ Python environment $$((SECONDS - begin)) s" >&2
+
+.uv/bin/uv: requirements/uv.txt
+	@python3 -m venv .uv
+	.uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+
+.PHONY: help up down clean setup test test-unit test-go test-engines lint lock

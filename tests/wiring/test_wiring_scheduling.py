@@ -1,0 +1,57 @@
+"""Labels, taints and tolerations agree, because one place decides them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.settings import NodePool
+from infra.wiring.scheduling import largest_gpu_request, labels_of, taints_of, tolerations_for
+
+pools = st.builds(
+    NodePool,
+    name=st.sampled_from(["a", "b", "c"]),
+    nodes=st.integers(0, 3),
+    gpus_per_node=st.sampled_from([0, 1, 8]),
+    capacity=st.sampled_from(["spot", "on-demand"]),
+)
+
+
+def tolerates(tolerations: list[dict[str, str]], taint: dict[str, str]) -> bool:
+    """Kubernetes' own rule for operator Equal."""
+    return any(
+        t["key"] == taint["key"] and t["value"] == taint["value"] and t["effect"] == taint["effect"]
+        for t in tolerations
+    )
+
+
+@given(st.lists(pools, max_size=4))
+def test_what_may_run_on_pools_tolerates_every_taint_of_them(some: list[NodePool]) -> None:
+    tolerations = tolerations_for(some)
+    assert all(tolerates(tolerations, taint.as_kubernetes()) for pool in some for taint in taints_of(pool))
+
+
+@given(pools, pools)
+def test_a_workload_of_one_pool_is_kept_out_of_pools_with_other_taints(own: NodePool, other: NodePool) -> None:
+    extra = set(taints_of(other)) - set(taints_of(own))
+    tolerations = tolerations_for([own])
+    assert not any(tolerates(tolerations, taint.as_kubernetes()) for taint in extra)
+
+
+def test_a_spot_gpu_pool_is_labelled_and_tainted_as_such() -> None:
+    pool = NodePool(name="cheap", gpus_per_node=8, capacity="spot")
+    assert labels_of(pool) == {
+        "trainyard.dev/pool": "cheap",
+        "trainyard.dev/capacity": "spot",
+        "nvidia.com/gpu.present": "true",
+    }
+    assert [taint.key for taint in taints_of(pool)] == ["nvidia.com/gpu", "trainyard.dev/spot"]
+
+
+def test_a_plain_pool_takes_everything() -> None:
+    assert taints_of(NodePool(name="system")) == ()
+
+
+def test_the_largest_request_looks_at_pools_that_have_nodes() -> None:
+    assert largest_gpu_request([NodePool(name="a", gpus_per_node=8, nodes=0), NodePool(name="b", gpus_per_node=2)]) == 2
+    assert largest_gpu_request([]) == 0
