@@ -1,0 +1,35 @@
+"""What a build reports while it runs; `infra.cli.engines` draws it."""
+
+from typing import Protocol
+
+
+class BuildProgress(Protocol):
+    """Told about each engine that is built, from one thread."""
+
+    def waiting(self, text: str) -> None:
+        """Another process builds; said once, as a sentence."""
+
+    def started(self, name: str, seconds: int) -> None:
+        """A build began; `seconds` is what it took on two cores with empty caches."""
+
+    def log(self, name: str, line: str) -> None:
+        """One line of a build's output: a module that is fetched, a package that is compiled."""
+
+    def finished(self, name: str, seconds: float) -> None:
+        """A build is done and installed."""
+
+
+class NoProgress:
+    """Nobody watches."""
+
+    def waiting(self, text: str) -> None:
+        """See `BuildProgress.waiting`."""
+
+    def started(self, name: str, seconds: int) -> None:
+        """See `BuildProgress.started`."""
+
+    def log(self, name: str, line: str) -> None:
+        """See `BuildProgress.log`."""
+
+    def finished(self, name: str, seconds: float) -> None:
+        """See `BuildProgress.finished`."""
