@@ -145,6 +145,29 @@ class Jobs:
         if job is None:
             known = ", ".join(name_of(job) for job in self.all()) or "none"
             raise JobError(f"no ElasticJob {name} in namespace {self.namespace} (there: {known})")
+        return self.conditions_of(job)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Each job with its state in plain data."""
+        rows = []
+        for job in self.all():
+            status: Any = job.status or {}
+            state = self.conditions_of(job)
+            rows.append(
+                {
+                    "job": name_of(job),
+                    "state": state[-1].type if state else "Submitted",
+                    "message": state[-1].message if state else "",
+                    "desired": status.get("desiredReplicas", 0),
+                    "ready": status.get("readyReplicas", 0),
+                    "generation": status.get("generation", 0),
+                }
+            )
+        return rows
+
+    @staticmethod
+    def conditions_of(job: GenericNamespacedResource) -> list[Condition]:
+        """The conditions of a job that hold, the oldest first."""
         status: Any = job.status or {}
         return [
             Condition(c["type"], c.get("reason", ""), c.get("message", ""))

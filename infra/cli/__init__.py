@@ -1,0 +1,32 @@
+"""The `trainyard` command: one module a topic. Heavy imports happen inside the commands, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from infra.cli import doctor, drill, engines, jobs, stack
+from infra.errors import TrainyardError
+
+app = typer.Typer(
+    name="trainyard",
+    help="GPU clusters for PyTorch training, as code, and the training on them kept alive.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (stack, jobs, doctor):
+    module.register(app)
+app.add_typer(drill.app, name="drill")
+app.add_typer(engines.app, name="engines")
+
+
+def main() -> None:
+    """Run the command; a user's mistake ends with plain sentences and its exit code, never a traceback."""
+    try:
+        app()
+    except TrainyardError as error:
+        sys.stderr.write(f"trainyard: {error}\n")
+        sys.exit(error.exit_code)

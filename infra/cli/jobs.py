@@ -1,0 +1,68 @@
+"""`submit`, `jobs`: ElasticJobs of a stack. (Logs, scale, suspend and the rest: kubectl, see `trainyard env`.)"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infra.cli import options
+from infra.cli.console import Steps, print_json, stdout, table
+from infra.cli.workspace import Workspace
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command()(submit)
+    app.command("jobs")(list_jobs)
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="YAML file with one or more ElasticJobs.")],
+    stack: options.Stack = "local",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has succeeded or failed.")] = False,
+    timeout: Annotated[int, typer.Option(help="With --wait: give up after so many seconds.")] = 3600,
+    json: options.Json = False,
+) -> None:
+    """Submit ElasticJobs; the same file a second time changes nothing.
+
+    Example: [bold]trainyard submit training/examples/digits.yaml --wait[/bold]
+    """
+    jobs = Workspace.open(stack).jobs()
+    steps = Steps(quiet=json)
+    results: list[dict[str, Any]] = []
+    for name in jobs.submit(file):
+        result: dict[str, Any] = {"job": name, "namespace": jobs.namespace, "state": "Submitted"}
+        if wait:
+            with steps.step(f"job {name}"):
+                end = jobs.wait(name, timedelta(seconds=timeout), steps.note)
+                steps.note(f"{end.type} {end.message}")
+            result |= {"state": end.type, "reason": end.reason, "message": end.message}
+        results.append(result)
+    if json:
+        print_json({"jobs": results})
+    else:
+        for result in results:
+            stdout().print(f"{result['job']}: {result['state']}")
+    if any(result["state"] == "Failed" for result in results):
+        raise typer.Exit(1)
+
+
+def list_jobs(stack: options.Stack = "local", json: options.Json = False) -> None:
+    """List the ElasticJobs of the stack with their state.
+
+    Example: [bold]trainyard jobs --json[/bold]
+    """
+    jobs = Workspace.open(stack).jobs()
+    rows = jobs.summaries()
+    if json:
+        print_json({"namespace": jobs.namespace, "jobs": rows})
+        return
+    shown = table("job", "state", "workers", "generation", "message")
+    for row in rows:
+        shown.add_row(
+            row["job"], row["state"], f"{row['ready']}/{row['desired']}", str(row["generation"]), row["message"]
+        )
+    stdout().print(shown if rows else f"no jobs in namespace {jobs.namespace}")

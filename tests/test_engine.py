@@ -1,0 +1,88 @@
+"""How a run of the Pulumi CLI is read. The CLI is a small script here; the real one is in tests/end_to_end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from infra.engine import Engine, EngineRunError, Summary
+
+URN = "urn:pulumi:local::trainyard::trainyard:in_cluster:Etcd$kubernetes:apps/v1:StatefulSet::etcd"
+
+
+def engine(folder: Path, script: str) -> Engine:
+    """An engine whose CLI is a shell script; the stack exists already."""
+    pulumi = folder / "pulumi"
+    pulumi.write_text(f"#!/bin/sh\n{script}\n")
+    pulumi.chmod(pulumi.stat().st_mode | stat.S_IXUSR)
+    stacks = folder / "backend/.pulumi/stacks/trainyard"
+    stacks.mkdir(parents=True)
+    (stacks / "local.json").write_text("{}")
+    return Engine(folder, "local", pulumi, {}, folder / "backend")
+
+
+def says(*events: dict[str, object]) -> str:
+    return "\n".join(f"echo '{json.dumps(event)}'" for event in events)
+
+
+def step(op: str) -> dict[str, object]:
+    return {"resourcePreEvent": {"metadata": {"op": op, "urn": URN, "type": "kubernetes:apps/v1:StatefulSet"}}}
+
+
+def test_a_run_reports_each_resource_and_the_counts(tmp_path: Path) -> None:
+    summary = {"summaryEvent": {"resourceChanges": {"create": 1, "same": 3}}}
+    seen: list[str] = []
+    result = engine(tmp_path, says(step("create"), step("same"), summary)).run("up", seen.append)
+    assert seen == ["create StatefulSet etcd"]
+    assert result.changes == {"create": 1, "same": 3}
+    assert result.changed == 1
+    assert result.sentence() == "1 to create"
+
+
+def test_nothing_to_do_is_said_as_such() -> None:
+    assert Summary({"same": 4}).sentence() == "no changes (4 resources)"
+
+
+def test_a_failed_run_says_what_failed_and_what_to_do_next(tmp_path: Path) -> None:
+    failed = {"resOpFailedEvent": {"metadata": {"urn": URN}}}
+    told = {"diagnosticEvent": {"severity": "error", "message": "no room for the pod"}}
+    aside = {"diagnosticEvent": {"severity": "info", "message": "irrelevant"}}
+    with pytest.raises(EngineRunError) as caught:
+        engine(tmp_path, says(step("create"), failed, told, aside) + "\nexit 255").run("up")
+    message = str(caught.value)
+    assert "pulumi up of stack local failed at StatefulSet etcd" in message
+    assert "no room for the pod" in message
+    assert 'eval "$(trainyard env -s local)"' in message
+    assert "irrelevant" not in message
+
+
+def test_a_run_that_dies_without_a_word_is_still_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineRunError, match="cannot open shared object"):
+        engine(tmp_path, "echo 'cannot open shared object' >&2; exit 127").run("preview")
+
+
+def lock_file(folder: Path, pid: int, host: str) -> Path:
+    lock = folder / "backend/.pulumi/locks/organization/trainyard/local/1.json"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(json.dumps({"pid": pid, "hostname": host}))
+    return lock
+
+
+def test_the_lock_of_a_killed_run_does_not_stop_the_next(tmp_path: Path) -> None:
+    runner = engine(tmp_path, says({"summaryEvent": {"resourceChanges": {}}}))
+    dead = lock_file(tmp_path, 2**22 + 1, socket.gethostname())
+    runner.run("up")
+    assert not dead.exists()
+
+
+@pytest.mark.parametrize(("pid", "host"), [(os.getpid(), socket.gethostname()), (2**22 + 1, "another-computer")])
+def test_the_lock_of_a_run_that_may_be_alive_stays(tmp_path: Path, pid: int, host: str) -> None:
+    runner = engine(tmp_path, says({"summaryEvent": {"resourceChanges": {}}}))
+    living = lock_file(tmp_path, pid, host)
+    runner.run("up")
+    assert living.exists()
