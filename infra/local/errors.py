@@ -1,7 +1,9 @@
 """The one error that the local cluster raises for whatever a user can cause or cure."""
 
+from infra.errors import TrainyardError
 
-class LocalClusterError(Exception):
+
+class LocalClusterError(TrainyardError):
     """A plain sentence for a person: what happened, why, and the next command to run.
 
     Attributes:

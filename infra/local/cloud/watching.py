@@ -1,0 +1,76 @@
+"""List and watch one kind of object forever, across restarts of the API server."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from lightkube import ApiError, Client
+
+_FIRST_DELAY, _LAST_DELAY = 0.2, 3.0  # seconds between attempts to reach an API server that is away
+# The server ends a watch after this time; a connection that silently died is noticed then.
+_WATCH_SECONDS = 600
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Change:
+    """An object as it is now, or, with `gone`, as it was last."""
+
+    object: Any
+    gone: bool = False
+
+
+class Watch(threading.Thread):
+    """Calls `tell` with every change of one kind, from a thread of its own.
+
+    After a break it lists again and reports what vanished meanwhile as gone, so that the listener's picture is whole.
+    """
+
+    def __init__(self, client: Client, kind: Any, tell: Callable[[Change], None], *, namespaced: bool) -> None:
+        super().__init__(name=f"watch-{kind.__name__}", daemon=True)
+        self._client = client
+        self._kind = kind
+        self._tell = tell
+        self._namespaced = namespaced
+        self._known: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Never returns."""
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                version = self._list()
+                delay = _FIRST_DELAY
+                self._follow(version)
+            except (ApiError, httpx2.HTTPError, OSError, ValueError) as error:
+                log.info("watching %s: %s; again in %.1f s", self._kind.__name__, error, delay)
+                time.sleep(delay)
+                delay = min(delay * 2, _LAST_DELAY)
+
+    def _list(self) -> str:
+        kind, client = self._kind, self._client
+        listed = client.list(kind, namespace="*") if self._namespaced else client.list(kind)
+        found = {item.metadata.uid: item for item in listed}
+        for uid in self._known.keys() - found.keys():
+            self._tell(Change(self._known.pop(uid), gone=True))
+        for uid, item in found.items():
+            self._known[uid] = item
+            self._tell(Change(item))
+        return str(listed.resourceVersion)
+
+    def _follow(self, version: str) -> None:
+        options: dict[str, Any] = {"resource_version": version, "server_timeout": _WATCH_SECONDS}
+        if self._namespaced:
+            options["namespace"] = "*"
+        events: Iterator[tuple[str, Any]] = self._client.watch(self._kind, **options)
+        for kind, item in events:
+            if kind == "DELETED":
+                self._known.pop(item.metadata.uid, None)
+            else:
+                self._known[item.metadata.uid] = item
+            self._tell(Change(item, gone=kind == "DELETED"))
