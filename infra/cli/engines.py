@@ -241,7 +241,7 @@ class TableProgress:
                 "[green]✓[/green]" if done else "…",
                 name,
                 _duration(elapsed),
-                Text(detail, style="dim", overflow="ellipsis", no_wrap=True),
+                Text("" if done else detail, style="dim", overflow="ellipsis", no_wrap=True),
             )
         return table
 

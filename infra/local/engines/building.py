@@ -33,7 +33,12 @@ MEMORY_FOR_TWO = 6 << 30  # bytes; linking the provider takes about 3 GiB, compi
 
 # Runs a command which the kernel interrupts when this process dies, however it dies. A program of its own, because
 # setting this between fork and exec is not safe in a process with threads.
-_TIED_TO_PARENT = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,2);os.getppid()==int(sys.argv[1]) and os.execv(sys.argv[2],sys.argv[2:])"
+_TIED_TO_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 2)  # PR_SET_PDEATHSIG, SIGINT
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
