@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from infra.local.engines import BuildProgress
+    from infra.local.engines.doctor import DoctorRow
 
 app = typer.Typer(help="The programs of the local cluster: Pulumi, Kubernetes, etcd, the process runtime.")
 
@@ -30,16 +31,18 @@ def list_engines(as_json: Json = False) -> None:
 
     Example: trainyard engines list
     """
+    from infra.local.engines.cache import engines_directory  # noqa: PLC0415
     from infra.local.engines.doctor import doctor_rows  # noqa: PLC0415
 
     rows = doctor_rows()
     if as_json:
         console.print_json({"engines": [row.document() for row in rows]})
         return
-    table = console.table("engine", "from", "version", "path or what to do")
+    table = console.table("engine", "from", "version", "")
     for row in rows:
-        table.add_row(row.name, row.origin, row.version, str(row.path or row.remedy))
+        table.add_row(row.name, row.origin, row.version, _note(row))
     console.stdout().print(table)
+    console.stdout().print(f"The cache is {engines_directory()}. Ways round a build: docs/how-to/engines.md")
 
 
 @app.command()
@@ -138,6 +141,15 @@ def prune(as_json: Json = False) -> None:
         console.stderr().print(f"removed {build.folder} ({size / 1e6:.0f} MB)")
     if not removed:
         console.stderr().print("nothing to remove")
+
+
+def _note(row: DoctorRow) -> str:
+    if row.origin == "missing":
+        cost = (
+            f"builds in about {_duration(row.build_seconds)} on two cores" if row.build_seconds else "built with pulumi"
+        )
+        return f"{cost}; to skip that, {row.remedy}" if row.remedy else cost
+    return "" if row.origin == "cache" else str(row.path)
 
 
 def known_names(names: list[str] | None) -> list[str]:

@@ -124,7 +124,7 @@ def _extract(file: Path, archive: tarfile.TarFile, staging: Path) -> tuple[dict[
                 f"it was built from other sources or locks ({engine['source_key']}) than this checkout's ({key})"
             )
     seen = set()
-    for member in archive:
+    while member := archive.next():  # plain iteration would give the manifest again
         declared = expected.get(member.name)
         if declared is None or not member.isreg() or member.size != declared["bytes"] or member.name in seen:
             raise EngineError(
