@@ -49,6 +49,7 @@ class State:
             if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
                 self.directory.chmod(PRIVATE_FOLDER)
             self._require_writable()
+        self._lock = FileLock(self.path("lock"), mode=PRIVATE_FILE)
 
     def path(self, *parts: str) -> Path:
         """The path of something in the folder (nothing is created)."""
@@ -113,6 +114,8 @@ class State:
     def lock(self, *, wait: bool = True, note: Callable[[str], None] | None = None) -> Iterator[None]:
         """Hold the right to change the cluster; ends with the process that holds it, whatever way that ends.
 
+        Who holds it may take it again through the same `State`, so that a command can keep it over several operations.
+
         Args:
             wait: Wait for another command that changes the cluster now; else raise.
             note: Told, once, which process is waited for.
@@ -120,8 +123,10 @@ class State:
         Raises:
             LocalClusterError: `wait` is false and another command holds the lock.
         """
-        holder = self.path("lock.holder")
-        lock = FileLock(self.path("lock"), mode=PRIVATE_FILE)
+        if self._lock.is_locked:
+            yield
+            return
+        holder, lock = self.path("lock.holder"), self._lock
         with self._plain_errors("lock"):
             try:
                 lock.acquire(timeout=0.05)
