@@ -8,6 +8,7 @@ from pathlib import Path
 # The engine puts this folder first on sys.path; the rooms are imported as `infra.…`, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+# ruff: noqa: E402 - imports can only work after the line above
 import pulumi
 import pulumi_kubernetes as kubernetes
 
@@ -30,7 +31,8 @@ def main() -> None:
 
     namespaces = Namespaces("namespaces", training=settings.namespace, opts=options)
     priorities = Priorities("priorities", opts=options)
-    block = shared = settings.kubeconfig.storage_class if settings.kubeconfig else None
+    block: pulumi.Input[str] | None = settings.kubeconfig.storage_class if settings.kubeconfig else None
+    shared = block
     if settings.target == "local":
         classes = LocalStorageClasses("storage-classes", opts=options)
         block, shared = classes.block, classes.shared

@@ -12,7 +12,6 @@ import platformdirs
 from infra.errors import TrainyardError
 from infra.settings import Settings
 
-
 CHECKOUT = Path(__file__).resolve().parent.parent
 """The folder of Pulumi.yaml."""
 LOCAL_KUBECONFIG = "kubeconfig"
@@ -53,8 +52,8 @@ def kubeconfig_of(settings: Settings, stack: str) -> Access:
         path = Path(settings.kubeconfig.path).expanduser()
         if not path.is_file():
             raise ClusterUnreachableError(
-                f"kubeconfig of stack {stack} not found: {path}. Correct trainyard:kubeconfig.path in Pulumi.{stack}.yaml,"
-                " or create the cluster first (kind, k3d, minikube, …)."
+                f"kubeconfig of stack {stack} not found: {path}. Correct trainyard:kubeconfig.path in"
+                f" Pulumi.{stack}.yaml, or create the cluster first (kind, k3d, minikube, …)."
             )
         return Access(path, settings.kubeconfig.context)
     path = local_state_directory(stack) / LOCAL_KUBECONFIG

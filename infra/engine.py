@@ -122,13 +122,12 @@ class Engine:
             raise
         if process.returncode != 0:
             told = problems or [errors.strip() or f"it ended with code {process.returncode} and said nothing"]
+            lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
             raise EngineRunError(
-                f"pulumi {operation} of stack {self.stack} failed"
-                + (f" at {', '.join(failed)}" if failed else "")
-                + ":\n"
-                + "\n".join(f"  {line}" for text in told for line in text.strip().splitlines())
-                + f'\nWhat was done is recorded; mend the cause and run it again (by hand: eval "$(trainyard env -s {self.stack})",'
-                + f" then pulumi {operation})."
+                f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"
+                + "\n".join(f"  {line}" for line in lines)
+                + "\nWhat was done is recorded; mend the cause and run it again. By hand:"
+                + f' eval "$(trainyard env -s {self.stack})"; pulumi {operation} -s {self.stack}'
             )
         return summary
 

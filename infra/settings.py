@@ -44,7 +44,8 @@ class SettingsError(TrainyardError):
 def _name(value: str) -> str:
     if len(value) > 40 or not _NAME.fullmatch(value):
         raise ValueError(
-            "must be a Kubernetes name: lower-case letters, digits and '-', starting and ending with a letter or digit, at most 40 long"
+            "must be a Kubernetes name: lower-case letters, digits and '-', beginning and ending with a letter or"
+            " digit, at most 40 long"
         )
     return value
 

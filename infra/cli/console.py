@@ -70,8 +70,13 @@ class Steps:
         self._depth = 0
 
     @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Show and time a piece of work; a step inside a step is part of the outer one."""
+    def step(self, name: str, *, spinner: bool = True) -> Iterator[None]:
+        """Show and time a piece of work; a step inside a step is part of the outer one.
+
+        Args:
+            name: what it is.
+            spinner: False where the work draws on the terminal itself.
+        """
         self._depth += 1
         begin = time.monotonic()
         self._note = ""
@@ -79,7 +84,7 @@ class Steps:
             if self._depth > 1:
                 yield
             else:
-                with self._shown(name):
+                with self._shown(name, spinner=spinner):
                     yield
         except BaseException:
             if self._depth == 1:
@@ -115,9 +120,9 @@ class Steps:
     _running = ""
 
     @contextlib.contextmanager
-    def _shown(self, name: str) -> Iterator[None]:
+    def _shown(self, name: str, *, spinner: bool) -> Iterator[None]:
         self._running = name
-        if self._quiet or not self._console.is_terminal:
+        if self._quiet or not spinner or not self._console.is_terminal:
             self._line(f"… {name}")
             yield
             return

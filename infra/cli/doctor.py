@@ -84,4 +84,14 @@ def _machine() -> list[Finding]:
 
 
 def _engines() -> list[Finding]:
-    return []
+    from infra.local.engines.doctor import doctor_rows  # noqa: PLC0415
+
+    return [
+        Finding(
+            row.name,
+            row.origin != "missing",
+            f"{row.version} ({row.origin})" if row.origin != "missing" else "missing",
+            f"trainyard engines build, or {row.remedy}" if row.origin == "missing" else "",
+        )
+        for row in doctor_rows()
+    ]

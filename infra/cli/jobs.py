@@ -1,4 +1,4 @@
-"""`submit`, `jobs`: ElasticJobs of a stack. (Logs, scale, suspend and the rest: kubectl, see `trainyard env`.)"""
+"""`submit`, `jobs`: ElasticJobs of a stack. Logs, scale and the rest so far by kubectl, see `trainyard env`."""
 
 from __future__ import annotations
 

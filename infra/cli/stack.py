@@ -15,9 +15,11 @@ from infra.cli.console import Steps, print_json, stderr, stdout, table
 from infra.cli.workspace import Workspace
 from infra.clusters import CHECKOUT
 from infra.errors import TrainyardError
+from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 
 if TYPE_CHECKING:
     from infra.engine import Summary
+    from infra.local.cluster import ClusterStatus
 
 EXAMPLE = CHECKOUT / "training" / "examples" / "digits.yaml"
 EXAMPLE_JOB = "digits"
@@ -53,7 +55,7 @@ def up(
     with workspace.changing(steps, wait=not no_wait):
         workspace.build_engines(steps)
         if workspace.is_local:
-            workspace.local_cluster().up(workspace.images(), workspace.local_nodes(), steps)
+            workspace.local_cluster(steps).up(workspace.images(), workspace.local_nodes())
         summary = _run(workspace, "up", steps, f"stack {stack}")
     result |= {"changes": summary.changes, "kubeconfig": str(workspace.access().path)}
     if with_example:
@@ -125,12 +127,12 @@ def status(stack: options.Stack = "local", json: options.Json = False) -> None:
         raise TrainyardError(
             f"status looks at clusters on this computer; stack {stack} has target {workspace.settings.target}"
         )
-    report = workspace.local_cluster().status()
+    cluster = workspace.local_cluster().status()
     if json:
-        print_json(report)
+        print_json({"stack": stack, "healthy": cluster.healthy, **_status_document(cluster)})
     else:
-        _show_status(report)
-    if not report["healthy"]:
+        _show_status(cluster)
+    if not cluster.healthy:
         raise typer.Exit(1)
 
 
@@ -164,7 +166,8 @@ def _example(workspace: Workspace, steps: Steps) -> dict[str, Any]:
     ended = [c for c in jobs.conditions(name) if c.type == "Succeeded"] if jobs.get(name) else []
     if ended:
         steps.say(
-            f"job {name} has succeeded before; delete it to see it train again: kubectl -n {jobs.namespace} delete elasticjob {name}"
+            f"job {name} has succeeded before. To see it train again:"
+            f" kubectl -n {jobs.namespace} delete elasticjob {name}"
         )
         return {"job": name, "state": "Succeeded", "message": ended[-1].message}
     jobs.submit(EXAMPLE)
@@ -183,18 +186,17 @@ def _example(workspace: Workspace, steps: Steps) -> dict[str, Any]:
 def _remove(workspace: Workspace, steps: Steps) -> dict[str, int]:
     if not workspace.is_local:
         return _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
-    cluster = workspace.local_cluster()
+    cluster = workspace.local_cluster(steps)
     changes: dict[str, int] = {}
-    if cluster.answers():
-        with steps.step("jobs"):
-            workspace.delete_jobs()
+    if cluster.status().healthy:
         changes = _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
-    elif workspace.state_directory.exists():
-        # The cluster, and with it all that the stack made, is gone or cannot be asked; only the record is left.
+    elif workspace.engine_has_state():
+        # A cluster that does not answer whole cannot end its pods in order. All that the stack made goes with it below.
         with steps.step(f"record of stack {workspace.stack}"):
             workspace.engine().forget()
     with steps.step("nodes and control plane"):
         cluster.down()
+        cluster.erase()
     return changes
 
 
@@ -207,20 +209,68 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show_status(report: dict[str, Any]) -> None:
-    shown = table("process", "state", "pid", "memory", "since")
-    for part in report["processes"]:
-        colour = "green" if part["healthy"] else "red"
-        memory = f"{part['memory_mib']} MiB" if part.get("memory_mib") else ""
-        state = "healthy" if part["healthy"] else "down"
-        shown.add_row(
-            part["name"], f"[{colour}]{state}[/{colour}]", str(part.get("pid") or ""), memory, part.get("since") or ""
-        )
-    stdout().print(shown)
-    if report.get("nodes"):
-        nodes = table("node", "pool", "capacity", "GPUs", "state")
-        for node in report["nodes"]:
-            nodes.add_row(node["name"], node["pool"], node["capacity"], str(node["gpus"]), node["state"])
+def _status_document(cluster: ClusterStatus) -> dict[str, Any]:
+    """`status` as plain data; memory in MiB, of a node with all its pods."""
+    processes: list[dict[str, Any]] = [
+        {
+            "name": part.name,
+            "pid": part.pid,
+            "port": part.port,
+            "healthy": part.healthy,
+            "since": part.since,
+            "memory_mib": _mib(part.resident_bytes),
+        }
+        for part in cluster.components
+    ]
+    nodes = [
+        {
+            "name": node.machine.name,
+            "pool": node.machine.spec.pool,
+            "capacity": node.machine.spec.labels.get(CAPACITY_LABEL, ""),
+            "gpus": int(node.machine.spec.resources.get(GPU_RESOURCE, 0)),
+            "address": node.machine.address,
+            "pid": node.pid,
+            "ready": node.ready,
+            "since": node.since,
+            "memory_mib": _mib(node.resident_bytes),
+        }
+        for node in cluster.nodes
+    ]
+    return {"kubeconfig": str(cluster.kubeconfig), "processes": processes, "nodes": nodes, "note": STAND_IN}
+
+
+def _show_status(cluster: ClusterStatus) -> None:
+    document = _status_document(cluster)
+    parts = table("process", "state", "pid", "port", "memory", "since")
+    for part in document["processes"]:
+        parts.add_row(part["name"], _mark(good=part["healthy"]), *_cells(part, "pid", "port", "memory_mib", "since"))
+    stdout().print(parts)
+    if document["nodes"]:
+        nodes = table("node", "state", "pool", "capacity", "GPUs", "pid", "memory", "since")
+        for node in document["nodes"]:
+            cells = _cells(node, "pool", "capacity", "gpus", "pid", "memory_mib", "since")
+            nodes.add_row(node["name"], _mark(good=node["ready"]), *cells)
         stdout().print(nodes)
-    if not report["processes"]:
-        stderr().print("nothing runs; start it: trainyard up")
+        stdout().print(STAND_IN)
+    if not any(part["pid"] for part in document["processes"]):
+        stderr().print("Nothing runs. Start it: trainyard up")
+
+
+def _mark(*, good: bool) -> str:
+    return "[green]ready[/green]" if good else "[red]down[/red]"
+
+
+def _cells(row: dict[str, Any], *names: str) -> list[str]:
+    def cell(name: str) -> str:
+        value = row[name]
+        if name == "memory_mib":
+            return f"{value} MiB" if value else ""
+        if name == "since":
+            return value.astimezone().strftime("%H:%M:%S") if value else ""
+        return "" if value is None else str(value)
+
+    return [cell(name) for name in names]
+
+
+def _mib(size: int) -> int:
+    return round(size / 2**20)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +15,15 @@ from infra.clusters import CHECKOUT, Access, kubeconfig_of, local_state_director
 from infra.settings import Settings, read_stack_file
 
 if TYPE_CHECKING:
+    from infra.cli.console import Steps
     from infra.engine import Engine
     from infra.jobs import Jobs
+    from infra.local.cluster import LocalCluster
+    from infra.local.nodes.spec import NodeSpec
+    from infra.local.state import State
+
+
+_ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +51,28 @@ class Workspace:
     def state_directory(self) -> Path:
         """Where the local cluster and the engine keep what they know."""
         return local_state_directory(self.stack)
+
+    @cached_property
+    def state(self) -> State:
+        """The state folder, made when it is not there.
+
+        Raises:
+            LocalClusterError: it cannot be used.
+        """
+        from infra.local.state import State  # noqa: PLC0415
+
+        return State(self.state_directory)
+
+    @contextlib.contextmanager
+    def changing(self, steps: Steps, *, wait: bool) -> Iterator[None]:
+        """Hold the right to change the stack: one command at a time.
+
+        Args:
+            steps: told which process is waited for.
+            wait: False to fail instead of waiting.
+        """
+        with self.state.lock(wait=wait, note=steps.say):
+            yield
 
     def access(self) -> Access:
         """How to reach the cluster.
@@ -71,13 +103,17 @@ class Workspace:
                     environment[name] = os.environ[name]
         return environment
 
+    def engine_has_state(self) -> bool:
+        """Whether the engine has ever recorded this stack in the state folder."""
+        return any(self.state_directory.glob(f"pulumi/backend/.pulumi/stacks/*/{self.stack}.json"))
+
     def engine(self) -> Engine:
         """The Pulumi engine for this stack, with its plugins in place."""
         from infra.engine import Engine  # noqa: PLC0415
         from infra.local.engines import ensure  # noqa: PLC0415
         from infra.local.engines.pulumi import install_plugins  # noqa: PLC0415
 
-        pulumi = ensure(["pulumi", "pulumi-language-python", "pulumi-resource-kubernetes"])["pulumi"]
+        pulumi = ensure(_ENGINES_OF_PULUMI)["pulumi"]
         environment = self.pulumi_environment()
         install_plugins(self.state_directory)
         backend = environment["PULUMI_BACKEND_URL"]
@@ -88,6 +124,32 @@ class Workspace:
             environment=environment,
             backend=Path(backend.removeprefix("file://")) if backend.startswith("file://") else None,
         )
+
+    def build_engines(self, steps: Steps) -> None:
+        """Have the engines of this stack; what is missing is built, which may take long."""
+        from infra.cli.engines import build_progress  # noqa: PLC0415
+        from infra.local import engines  # noqa: PLC0415
+
+        names = engines.EVERY_ENGINE if self.is_local else _ENGINES_OF_PULUMI
+        with steps.step("engines", spinner=False), build_progress() as progress:
+            found = engines.ensure(names, progress)
+            built = sum(engine.origin == "cache" for engine in found.values())
+            steps.note(f"{built} built here, {len(found) - built} from PATH")
+
+    def local_cluster(self, steps: Steps | None = None) -> LocalCluster:
+        """The cluster on this computer."""
+        from infra.local.cluster import ENGINES, LocalCluster  # noqa: PLC0415
+        from infra.local.engines import locate  # noqa: PLC0415
+
+        found = {name: engine.path for name in ENGINES if (engine := locate(name))}
+        port = self.settings.local.api_server_port if self.settings.local else None
+        return LocalCluster(self.state, found, progress=steps, api_server_port=port)
+
+    def local_nodes(self) -> list[NodeSpec]:
+        """The nodes that the stack's pools ask for."""
+        from infra.wiring.local_nodes import node_specs  # noqa: PLC0415
+
+        return node_specs(self.settings.node_pools)
 
     def images(self) -> dict[str, dict[str, object]]:
         """The local cluster's image table: each image of the project as a command of this checkout."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pulumi
-from pulumi_kubernetes.apps.v1 import StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicyArgs, StatefulSetSpecArgs
+from pulumi_kubernetes.apps.v1 import (
+    StatefulSet,
+    StatefulSetPersistentVolumeClaimRetentionPolicyArgs,
+    StatefulSetSpecArgs,
+)
 from pulumi_kubernetes.core.v1 import (
     ContainerArgs,
     ContainerPortArgs,
