@@ -1,0 +1,1 @@
+"""Which samples a training step consumes, whatever the number of workers."""

@@ -1,0 +1,1 @@
+"""Complete training scripts, each one file, read from top to bottom."""

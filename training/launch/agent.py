@@ -1,0 +1,146 @@
+"""The agent: torch's own, with another idea of when workers are restarted, how long they get, and when a job is over."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from training.launch import exit_codes
+from training.launch.etcd_client import EtcdError
+from training.launch.membership import EtcdRendezvousHandler
+from training.metrics.progress import PROGRESS_FILE, emit
+
+logger = logging.getLogger(__name__)
+
+# Workers that are stopped because a peer has died cannot finish a collective with it, so they need no time for a last
+# checkpoint of all; those that are stopped for another reason get --shutdown-timeout.
+GRACE_WITHOUT_PEER: Final = 3
+# So many failures in a row without a new step, and the script is not being unlucky.
+NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
+
+
+class Agent(LocalElasticAgent):
+    """Supervises the workers of one node.
+
+    * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (64, 78) never, and
+      after three failures without a step in between the agent gives up, whatever is left of --max-restarts.
+    * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
+    * A node whose workers have finished stays a member until all have; so if a peer fails at the very end there is a
+      world to finish with, and nobody waits in a barrier for a node that is gone.
+    """
+
+    def __init__(self, handler: EtcdRendezvousHandler, *args: Any, progress_file: Path, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._handler = handler
+        self._progress_file = progress_file
+        self._finished: RunResult | None = None
+        self._failures_without_progress = 0
+        self._last_step = ""
+        self.left = False
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._finished = None
+        self._handler.expects_joiners = True
+        os.environ[PROGRESS_FILE] = str(self._progress_file)
+        return super()._start_workers(worker_group)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        _reap_adopted_children(self._worker_pids())
+        if self._finished is not None:
+            return self._finished if self._everybody_has_finished() else RunResult(state=WorkerState.HEALTHY)
+        result = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.SUCCEEDED:
+            self._finished = result
+            self._handler.expects_joiners = False
+            return RunResult(state=WorkerState.HEALTHY)
+        if result.state == WorkerState.FAILED:
+            self._judge(result)
+        return result
+
+    def _judge(self, result: RunResult) -> None:
+        """Decide what this failure costs. The first one counts: the agent itself ends the other workers of the node."""
+        first = min(result.failures.values(), key=lambda failure: failure.timestamp)
+        step = self._progress()
+        if first.exitcode == exit_codes.PREEMPTED:
+            self._remaining_restarts += 1
+            return
+        emit("notice", message="worker failed", exit_code=first.exitcode, pid=first.pid, last_step=step)
+        if first.exitcode in exit_codes.FINAL:
+            self._remaining_restarts = 0
+            return
+        stuck = step == self._last_step
+        self._failures_without_progress = self._failures_without_progress + 1 if stuck else 0
+        self._last_step = step
+        if self._failures_without_progress >= NUM_FAILURES_WITHOUT_PROGRESS:
+            logger.error(
+                "the workers have failed %d times without a new step: giving up; see the first error above",
+                self._failures_without_progress + 1,
+            )
+            self._remaining_restarts = 0
+
+    def _progress(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._progress_file.read_text()
+        return ""
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
+        change = self._handler.last_change
+        grace = self._shutdown_timeout if change in {"joined", "left"} else GRACE_WITHOUT_PEER
+        super()._shutdown(timeout=grace)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        if isinstance(sys.exc_info()[1], SignalException) and not self.left:
+            self.left = True
+            emit("notice", message=f"{death_sig.name}: leaving the job", generation=self._handler.generation)
+            for pid in self._worker_pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, death_sig)
+            self._handler.leave()
+        super()._shutdown(death_sig, timeout)
+
+    def worker_exit_codes(self) -> list[int | None]:
+        """Exit codes of the workers that were last started; None for one that still runs."""
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        return [handler.proc.poll() for handler in handlers.values()]
+
+    def _worker_pids(self) -> list[int]:
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        return [handler.proc.pid for handler in handlers.values() if handler.proc.poll() is None]
+
+    def _exit_barrier(self) -> None:
+        """Nothing left to wait for: see `_everybody_has_finished`."""
+
+    def _everybody_has_finished(self) -> bool:
+        group = self._worker_group
+        try:
+            self._store.set(_finished_key(group.group_rank), b"1")
+            return bool(self._store.check([_finished_key(rank) for rank in range(group.group_world_size)]))
+        except (EtcdError, DistStoreError) as error:
+            logger.warning("cannot see whether the other nodes have finished: %s", error)
+            return False
+
+
+def _finished_key(group_rank: int) -> str:
+    return f"trainyard/finished/{group_rank}"
+
+
+def _reap_adopted_children(own: list[int]) -> None:
+    """As process 1 of a container we inherit every orphan; collect those that have ended."""
+    if os.getpid() != 1:
+        return
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid in own:
+                return
+            os.waitpid(ended.si_pid, 0)
+        except ChildProcessError:
+            return

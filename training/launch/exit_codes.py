@@ -1,0 +1,29 @@
+"""Exit codes of workers and of the launcher, and what each means for whoever starts them again.
+
+| code | name        | meaning                                                     | start it again?              |
+| ---- | ----------- | ----------------------------------------------------------- | ---------------------------- |
+| 0    | FINISHED    | the job is finished                                         | no                           |
+| 1    | FAILED      | the script or the launcher failed                           | yes, within the budget       |
+| 64   | USAGE       | wrong options; the same command fails again                 | no                           |
+| 75   | PREEMPTED   | stopped at a step whose checkpoint is safe                  | yes, free of charge          |
+| 78   | DO_NOT_RESTART | the script says that trying again is pointless           | no                           |
+| 143  | TERMINATED  | ended by SIGTERM without a checkpoint (128 + 15)            | yes                          |
+
+64, 75 and 78 are EX_USAGE, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
+"""
+
+from typing import Final
+
+FINISHED: Final = 0
+FAILED: Final = 1
+USAGE: Final = 64
+PREEMPTED: Final = 75
+DO_NOT_RESTART: Final = 78
+
+# A worker that ends with one of these is not started again.
+FINAL: Final = frozenset({USAGE, DO_NOT_RESTART})
+
+
+def of_signal(signal_number: int) -> int:
+    """The exit code by which shells and the kubelet know a process that a signal ended."""
+    return 128 + signal_number

@@ -1,0 +1,540 @@
+"""Who is in the job: the shared state of a rendezvous in etcd, and the handler that torch's agent asks about it.
+
+The rules of the game (join, wait, complete, exit, close) are those of torch's dynamic rendezvous. Four things differ,
+because there they cost tens of seconds, or correctness:
+
+* **A node that leaves says so** (`leave`), so nobody waits for its heartbeat to expire.
+* **Changes are noticed.** `num_nodes_waiting()` is the one question that torch's agent asks while workers run. Here it
+  is also positive when a participant has left or died, or when we were evicted ourselves; so the agent forms a new world
+  instead of waiting for a collective to time out. This also ends a split brain: evicted nodes come back.
+* **A round completes as soon as everybody known is in it**; the last call is only waited for when a job starts.
+* **Nobody's wall clock decides.** A node is dead when its heartbeat has not changed for the whole window *as seen by the
+  observer*, while the observer could read etcd. So clock skew is harmless, and after a pause of etcd nobody is dead.
+
+**Encoding.** torch pickles the state and unpickles what it finds, so whoever can write one key in etcd runs code on every
+node of the job. Here the state is JSON, checked field by field (`decode`): a forged state can disturb the rendezvous,
+like any member could, but it is data and never code.
+
+**Generation.** Each complete round has a number, exported to the workers as `TRAINYARD_GENERATION`. Together with
+`TRAINYARD_RUN` (run id and a random part, fixed when the job's state is first created) it lets a checkpoint refuse
+writers of an older world.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from torch.distributed import PrefixStore, Store
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousInfo,
+    RendezvousStateError,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
+
+from training.launch import torch_private as torch_
+from training.launch.etcd_client import EtcdClient, EtcdError, KeyValue
+from training.launch.etcd_store import EtcdStore
+from training.launch.rendezvous import BACKEND, Options
+from training.metrics.progress import emit
+
+logger = logging.getLogger(__name__)
+
+# Environment variables that workers inherit.
+GENERATION: Final = "TRAINYARD_GENERATION"
+RUN: Final = "TRAINYARD_RUN"
+
+FORMAT: Final = 1
+# How old a copy of the state may be when the agent asks whether anything has changed (it asks ten times a second).
+CACHE: Final = timedelta(milliseconds=200)
+# How often a node that waits for others looks. An etcd member serves thousands of such reads a second.
+POLL: Final = timedelta(milliseconds=50)
+# A node that is told to go does not wait longer than this for etcd to hear of it.
+LEAVE_TIMEOUT: Final = timedelta(seconds=2)
+
+
+class State(torch_.RendezvousState):
+    """torch's rendezvous state and what we keep beside it.
+
+    Attributes:
+        incarnation: random name of this state, made when it is first written: a job whose etcd was lost starts again
+            at round 0, and must not be taken for its former self.
+        outcome: how the job ended ("finished" or "failed"); empty while it is open.
+        returning: nodes that have left a round in order to join the next one.
+        lease: etcd lease that keeps the job's keys.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.incarnation = secrets.token_hex(4)
+        self.outcome = ""
+        self.returning: set[torch_.NodeDesc] = set()
+        self.lease = 0
+
+
+def state_key(options: Options, run_id: str) -> bytes:
+    """The key that holds the state of a job."""
+    return f"{options.prefix}/{run_id}/state".encode()
+
+
+def encode(state: State, writer: str) -> bytes:
+    """The state as JSON. `writer` must differ from write to write (see `EtcdClient.compare_and_swap`)."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "writer": writer,
+            "incarnation": state.incarnation,
+            "round": state.round,
+            "complete": state.complete,
+            "deadline": state.deadline.timestamp() if state.deadline else None,
+            "closed": state.closed,
+            "outcome": state.outcome,
+            "lease": str(state.lease),
+            "participants": [[*_fields(node), rank] for node, rank in sorted(state.participants.items())],
+            "wait_list": [_fields(node) for node in sorted(state.wait_list)],
+            "redundancy_list": [_fields(node) for node in sorted(state.redundancy_list)],
+            "returning": [_fields(node) for node in sorted(state.returning)],
+            "heartbeats": [[*_fields(node), at.timestamp()] for node, at in sorted(state.last_heartbeats.items())],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(data: bytes) -> State:
+    """Read what `encode` wrote, and nothing else.
+
+    Raises:
+        RendezvousStateError: the bytes are something else; the message says what was wrong.
+    """
+    state = State()
+    try:
+        fields = json.loads(data)
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']!r}, known is {FORMAT}")  # noqa: TRY301
+        state.incarnation = _text(fields["incarnation"])
+        state.round = _count(fields["round"])
+        state.complete = _flag(fields["complete"])
+        state.deadline = None if fields["deadline"] is None else _time(fields["deadline"])
+        state.closed = _flag(fields["closed"])
+        state.outcome = _text(fields["outcome"])
+        state.lease = int(_text(fields["lease"]))
+        state.participants = {_node(item[:3]): _count(item[3]) for item in fields["participants"]}
+        state.wait_list = {_node(item) for item in fields["wait_list"]}
+        state.redundancy_list = {_node(item) for item in fields["redundancy_list"]}
+        state.returning = {_node(item) for item in fields["returning"]}
+        state.last_heartbeats = {_node(item[:3]): _time(item[3]) for item in fields["heartbeats"]}
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise RendezvousStateError(
+            f"the rendezvous state in etcd is not ours ({type(error).__name__}: {error}): another program or version "
+            "writes under this prefix; use another --rdzv-id, or delete the key"
+        ) from error
+    return state
+
+
+class StateHolder(torch_.RendezvousStateHolder):
+    """The local copy of the shared state: read from and written to one etcd key, dead nodes dropped.
+
+    Args:
+        client: connection to etcd.
+        key: where the state is.
+        settings: torch's settings; the liveness window is `keep_alive_interval * keep_alive_max_attempt`.
+        lease: lifetime of the job's keys after its last heartbeat.
+        writer: name of this node, for telling whose write came through.
+        clock: seconds; replaced by tests.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        key: bytes,
+        settings: RendezvousSettings,
+        *,
+        lease: timedelta,
+        writer: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._settings = settings
+        self._lease_time = lease
+        self._writer = writer
+        self._clock = clock
+        self._window = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()
+        self._state = State()
+        self._revision = 0
+        self._dirty = False
+        self._num_writes = 0
+        self._last_sync = float("-inf")
+        self._lease_renewed = clock()
+        # For each node: its heartbeat as last seen, and since when we have seen it unchanged.
+        self._seen: dict[torch_.NodeDesc, tuple[datetime, float]] = {}
+        self.dead: set[torch_.NodeDesc] = set()  # all that we have found dead
+
+    @property
+    def state(self) -> State:
+        """The copy as of the last `sync`, with local changes."""
+        return self._state
+
+    def mark_dirty(self) -> None:
+        """The copy was changed: write it at the next `sync`."""
+        self._dirty = True
+
+    def sync(self, max_age: timedelta = timedelta(0)) -> bool | None:
+        """Write local changes, or read the newest state.
+
+        Returns:
+            Whether our changes went through (False: another node was faster, and the copy is now its state); None when
+            nothing was to be written.
+
+        Raises:
+            RendezvousConnectionError: etcd does not answer or refuses.
+            RendezvousStateError: what is stored is not a state.
+        """
+        has_set: bool | None = None
+        try:
+            if self._dirty:
+                has_set, current = self._write()
+            elif self._clock() - self._last_sync < max_age.total_seconds():
+                return None
+            else:
+                current = self._client.get(self._key)
+        except EtcdError as error:
+            raise RendezvousConnectionError(str(error)) from error
+        self._state = decode(current.value) if current else State()
+        self._revision = current.mod_revision if current else 0
+        self._dirty = False
+        self._drop_dead_nodes()
+        return has_set
+
+    def keep_lease(self) -> None:
+        """Renew the lease of the job's keys now and then; a lease that has expired is replaced at the next write."""
+        if self._clock() - self._lease_renewed < self._lease_time.total_seconds() / 8 or not self._state.lease:
+            return
+        self._lease_renewed = self._clock()
+        if not self._client.keep_lease(self._state.lease):
+            self._state.lease = 0
+            self.mark_dirty()
+
+    def _write(self) -> tuple[bool, KeyValue | None]:
+        if not self._state.lease:
+            self._state.lease = self._client.grant_lease(self._lease_time)
+        self._num_writes += 1
+        data = encode(self._state, f"{self._writer}:{self._num_writes}")
+        return self._client.compare_and_swap(self._key, data, self._revision, lease=self._state.lease)
+
+    def _drop_dead_nodes(self) -> None:
+        """Forget nodes whose heartbeat stands still. The local copy changes; the next write tells the others."""
+        now = self._clock()
+        blind = now - self._last_sync
+        self._last_sync = now
+        # While we could not read, hearts may have been beating, and writers may have been unable to write.
+        allowance = blind if blind > self._settings.keep_alive_interval.total_seconds() else 0.0
+        seen_before, self._seen = self._seen, {}
+        for node, beat in self._state.last_heartbeats.items():
+            seen, since = seen_before.get(node, (None, now))
+            self._seen[node] = (beat, since + allowance if beat == seen else now)
+        for node in [node for node, (_, since) in self._seen.items() if now - since > self._window]:
+            self.dead.add(node)
+            logger.warning("node %s has sent no heartbeat for %.0f s: dropped from the rendezvous", node, self._window)
+            self.drop(node)
+
+    def drop(self, node: torch_.NodeDesc) -> None:
+        """Remove a node from the local copy, wherever it stands."""
+        state = self._state
+        state.last_heartbeats.pop(node, None)
+        for nodes in (state.wait_list, state.redundancy_list, state.returning):
+            nodes.discard(node)
+        if state.participants.pop(node, None) is not None:
+            torch_.remove_participant_epilogue(state, self._settings)
+
+
+class OpExecutor(torch_.OpExecutor):
+    """Carries out torch's operations on our state; waits for changes by the millisecond instead of by the second."""
+
+    def __init__(self, node: torch_.NodeDesc, holder: StateHolder, settings: RendezvousSettings) -> None:
+        super().__init__(node, holder, settings)
+        self._holder = holder
+        self.is_returning = False  # whether who exits now will join the next round
+
+    def run(
+        self,
+        state_handler: Callable[[torch_.RendezvousContext, float], torch_.Action],
+        deadline: float,
+        update_deadline: Callable[[timedelta], float] | None = None,
+    ) -> None:
+        """See torch's executor."""
+
+        def decide(context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
+            while (action := state_handler(context, deadline)) == torch_.Action.SYNC:
+                if self._everybody_is_here(context):
+                    action = torch_.Action.MARK_RENDEZVOUS_COMPLETE
+                    break
+                time.sleep(POLL.total_seconds())
+                self._holder.sync()
+                self._state = context.state = self._holder.state
+            state = self._holder.state
+            if action == torch_.Action.REMOVE_FROM_PARTICIPANTS and self.is_returning:
+                state.returning.add(self._node)
+            elif action == torch_.Action.ADD_TO_PARTICIPANTS:
+                state.returning.discard(self._node)
+            return action
+
+        super().run(decide, deadline, update_deadline)
+
+    def _everybody_is_here(self, context: torch_.RendezvousContext) -> bool:
+        """Whether a round after the first has all nodes of which is known that they come; then there is no last call.
+
+        A round opens when the last participant of the one before has left it, so by then each survivor is in the wait
+        list or on its way (`returning`).
+        """
+        state = self._holder.state
+        return (
+            state.round > 0
+            and not state.complete
+            and context.node in state.participants
+            and len(state.participants) >= self._settings.min_nodes
+            and not state.wait_list - state.participants.keys()
+            and not state.returning - state.participants.keys()
+        )
+
+
+class EtcdRendezvousHandler(torch_.Handler):
+    """What torch's agent talks to. One per node; made by `training.launch.rendezvous.create_handler`."""
+
+    _holder: StateHolder
+    _executor: OpExecutor
+    _world: set[torch_.NodeDesc]  # participants of the round that we are in
+    last_change: str  # what `num_nodes_waiting` last found
+    expects_joiners: bool  # whether a node that comes is a reason to form a new world
+
+    @classmethod
+    def create(
+        cls,
+        client: EtcdClient,
+        options: Options,
+        *,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        name: str = BACKEND,
+    ) -> "EtcdRendezvousHandler":
+        """Make a handler with its state, store and identity.
+
+        Args:
+            client: connection to etcd.
+            options: time limits and key prefix.
+            run_id: name of the job; nodes that give the same one meet.
+            min_nodes: least number of nodes of a world.
+            max_nodes: greatest number; more wait as spares.
+            local_addr: address at which other nodes reach this one; None: the one from which we reach etcd.
+            name: backend name under which the handler was asked for.
+        """
+        if not run_id:
+            raise ValueError("the run id is empty; give --rdzv-id, the same on all nodes of the job")
+        # Not the process id: a container that restarts has the same address and pid as the one before it, and would take
+        # itself for a participant of a world that it has never been in.
+        node = torch_.NodeDesc(local_addr or client.local_address() or socket.getfqdn(), secrets.randbits(31), 0)
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            RendezvousTimeout(options.join_timeout, options.last_call_timeout, options.close_timeout),
+            keep_alive_interval=options.keep_alive_interval,
+            keep_alive_max_attempt=options.keep_alive_max_attempt,
+        )
+        key = state_key(options, run_id)
+        holder = StateHolder(client, key, settings, lease=options.lease, writer=repr(node))
+        store = EtcdStore(client, f"{options.prefix}/{run_id}/store/", lease=lambda: holder.state.lease)
+        handler = cls(node, settings, name, store, holder)
+        handler._holder = holder
+        handler._executor = handler._op_executor = OpExecutor(node, holder, settings)
+        handler._world = set()
+        handler.last_change = ""
+        handler.expects_joiners = True
+        return handler
+
+    @property
+    def run(self) -> str:
+        """Name of the job and of this life of its state; the same on all nodes."""
+        return f"{self._settings.run_id}.{self._holder.state.incarnation}"
+
+    @property
+    def generation(self) -> int:
+        """Number of the round that we are in."""
+        return self._holder.state.round
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join the next world; blocks until it is complete.
+
+        Raises:
+            RendezvousClosedError: the job is over; the message says how it ended.
+            RendezvousTimeoutError: too few nodes came in time.
+        """
+        start = time.monotonic()
+        self._executor.is_returning = True
+        try:
+            info = super().next_rendezvous()
+        except RendezvousClosedError:
+            outcome = self.outcome()
+            raise RendezvousClosedError(
+                f"the job '{self._settings.run_id}' has {outcome or 'been closed'} already; to run it again, give it "
+                "another --rdzv-id"
+            ) from None
+        finally:
+            self._executor.is_returning = False
+        self._world = set(self._holder.state.participants)
+        os.environ[GENERATION] = str(self.generation)
+        os.environ[RUN] = self.run
+        emit(
+            "rendezvous",
+            generation=self.generation,
+            world_size=info.world_size,
+            seconds=round(time.monotonic() - start, 3),
+        )
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """More than zero when the world should be formed anew: see `change`.
+
+        While etcd does not answer the workers carry on: losing the meeting place is no reason to stop working.
+        """
+        self.last_change = self.change()
+        return 1 if self.last_change else 0
+
+    def change(self) -> str:
+        """What has become of our world since it was complete.
+
+        Returns:
+            "" (nothing), "joined", "left" (for good, with notice), "regroup" (its workers failed, the node comes back),
+            "lost" (died silently), "evicted" (we were taken for dead) or "closed" (the job has failed elsewhere).
+        """
+        with self._heartbeat_lock:
+            try:
+                self._holder.sync(CACHE)
+            except RendezvousConnectionError as error:
+                logger.warning("%s; training goes on", error)
+                return ""
+            state = self._holder.state
+        if state.closed:
+            return "closed" if state.outcome == "failed" else ""
+        if self._this_node not in state.participants:
+            return "evicted"
+        if missing := self._world - state.participants.keys():
+            if missing & self._holder.dead:
+                return "lost"
+            return "regroup" if missing & (state.returning | state.wait_list) else "left"
+        return "joined" if state.wait_list and self.expects_joiners else ""
+
+    def leave(self) -> None:
+        """Take this node out of the job, so that the others need not wait for its heartbeat to expire."""
+        self._stop_heartbeats()
+        try:
+            self._executor.run(_LeaveOp(), self._get_deadline(LEAVE_TIMEOUT))
+        except (RendezvousConnectionError, RendezvousStateError) as error:
+            logger.warning("could not tell the other nodes that this one leaves: %s", error)
+
+    def outcome(self) -> str:
+        """How the job ended: "finished", "failed", or "" when it has not or that is not known."""
+        try:
+            self._holder.sync()
+        except (RendezvousConnectionError, RendezvousStateError):
+            return ""
+        return self._holder.state.outcome if self._holder.state.closed else ""
+
+    def close(self, outcome: str) -> bool:
+        """End the job for all nodes, and for those that come later, with an outcome."""
+        self._stop_heartbeats()
+        deadline = self._get_deadline(self._settings.timeout.close)
+        try:
+            self._executor.run(_CloseOp(self._holder, outcome), deadline)
+        except (RendezvousConnectionError, RendezvousStateError) as error:
+            logger.warning("could not close the rendezvous: %s", error)
+            return False
+        return True
+
+    def shutdown(self) -> bool:
+        """What plain torchrun calls at the end, whatever it was."""
+        return self.close("")
+
+    def _get_store(self) -> Store:
+        return PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
+
+    def _keep_alive(self) -> None:
+        super()._keep_alive()
+        with self._heartbeat_lock:
+            try:
+                self._holder.keep_lease()
+            except EtcdError as error:
+                logger.warning("could not renew the lease of the job's keys: %s", error)
+
+
+class _LeaveOp:
+    """Remove this node from wherever it stands."""
+
+    def __call__(self, context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
+        state = context.state
+        if time.monotonic() > deadline:
+            return torch_.Action.FINISH  # the heartbeat will expire
+        if context.node in state.participants:
+            return torch_.Action.REMOVE_FROM_PARTICIPANTS
+        if context.node in state.wait_list:
+            return torch_.Action.REMOVE_FROM_WAIT_LIST
+        if context.node in state.redundancy_list:
+            return torch_.Action.REMOVE_FROM_REDUNDANCY_LIST
+        return torch_.Action.FINISH
+
+
+class _CloseOp:
+    """Mark the rendezvous closed and say why; the first word stands."""
+
+    def __init__(self, holder: StateHolder, outcome: str) -> None:
+        self._holder = holder
+        self._outcome = outcome
+
+    def __call__(self, context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
+        if context.state.closed or time.monotonic() > deadline:
+            return torch_.Action.FINISH
+        self._holder.state.outcome = self._outcome
+        return torch_.Action.MARK_RENDEZVOUS_CLOSED
+
+
+def _fields(node: torch_.NodeDesc) -> list[Any]:
+    return list(dataclasses.astuple(node))
+
+
+def _node(item: Any) -> torch_.NodeDesc:
+    addr, pid, local_id = item
+    return torch_.NodeDesc(_text(addr), _count(pid), _count(local_id))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _time(value: Any) -> datetime:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no time")
+    return datetime.fromtimestamp(value, UTC)

@@ -1,0 +1,257 @@
+"""The rendezvous backend `etcd-v3`: how nodes find each other, through etcd 3.4 or newer.
+
+    python -m training --rdzv-backend etcd-v3 --rdzv-endpoint etcd:2379 --rdzv-id job-7 --nnodes 1:4 train.py
+    torchrun           --rdzv-backend etcd-v3 --rdzv-endpoint etcd:2379 --rdzv-id job-7 --nnodes 1:4 train.py
+
+Options, in `--rdzv-conf key=value,key=value` (no commas inside a value) or, where a secret or a path should not stand on
+a command line, in the environment; the command line wins:
+
+| key                    | environment                 | default | meaning                                               |
+| ---------------------- | --------------------------- | ------- | ----------------------------------------------------- |
+| endpoints              | TRAINYARD_ETCD_ENDPOINTS    |         | more members, separated by `;`                        |
+| protocol               |                             | http    | `https` turns TLS on; so does `cacert`                |
+| cacert                 | TRAINYARD_ETCD_CACERT       | system  | authority that signed etcd's certificate              |
+| cert, key              | TRAINYARD_ETCD_CERT, _KEY   |         | our own certificate and its key                       |
+| server_name            | TRAINYARD_ETCD_SERVER_NAME  |         | name in etcd's certificate, if not the endpoint's     |
+| user, password         | TRAINYARD_ETCD_USER, _PASSWORD |      | etcd's own users; `password_file` is read instead     |
+| prefix                 |                             | /trainyard/rendezvous | keys start with it; give the user this prefix |
+| join_timeout           |                             | 600 s   | longest wait for a complete world                     |
+| last_call_timeout      |                             | 2 s     | wait for more nodes once the least are there; fractions allowed |
+| keep_alive_interval    |                             | 5 s     | time between a node's heartbeats                      |
+| keep_alive_max_attempt |                             | 3       | heartbeats missed before a node counts as dead        |
+| lease                  |                             | 7200 s  | a job's keys outlive its last heartbeat by this time  |
+
+Do not shrink interval x attempts below the longest pause of your etcd (compaction, leader election): nodes would be
+taken for dead. Losses that matter are seen much sooner: a node that is told to go leaves at once, and a process that
+was killed is missed by its peers' connections.
+
+This module only reads options; it imports no torch, because torch itself loads it through the entry point.
+"""
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from training.launch.etcd_client import Endpoint, EtcdClient, EtcdUnreachableError, parse_endpoints
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+
+BACKEND: Final = "etcd-v3"
+
+LAST_CALL: Final = timedelta(seconds=2)
+JOIN: Final = timedelta(seconds=600)
+CLOSE: Final = timedelta(seconds=30)
+KEEP_ALIVE_INTERVAL: Final = timedelta(seconds=5)
+KEEP_ALIVE_ATTEMPTS: Final = 3
+LEASE: Final = timedelta(hours=2)
+# etcd and the workers may start together.
+START_PATIENCE: Final = timedelta(seconds=60)
+PREFIX: Final = "/trainyard/rendezvous"
+
+
+def backend() -> "Callable[[RendezvousParameters], RendezvousHandler]":
+    """Entry point of the group `torchrun.handlers`: returns the function that makes a handler from parameters."""
+    return create_handler
+
+
+def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
+    """Make a rendezvous handler for one node.
+
+    Raises:
+        ValueError: an option is unknown, malformed or contradicts another.
+        EtcdError: etcd does not answer or refuses us.
+    """
+    from training.launch.membership import EtcdRendezvousHandler  # noqa: PLC0415  (needs torch; see above)
+
+    config = dict(params.config)
+    next_free_run = bool(config.pop("next_free_run", False))
+    options = Options.parse(params.endpoint, config, os.environ)
+    client = options.client()
+    _await_etcd(client)
+    run_id = _first_open_run(client, options, params.run_id) if next_free_run else params.run_id
+    return EtcdRendezvousHandler.create(
+        client,
+        options,
+        run_id=run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        local_addr=params.local_addr,
+        name=params.backend,
+    )
+
+
+def _await_etcd(client: EtcdClient) -> None:
+    """Give an etcd that is starting beside us some time; a wrong password or certificate is told at once."""
+    deadline = time.monotonic() + START_PATIENCE.total_seconds()
+    while True:
+        try:
+            client.check()
+        except EtcdUnreachableError:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            return
+
+
+def _first_open_run(client: EtcdClient, options: "Options", name: str) -> str:
+    """For an id that we made up from the command: `name`, or `name-2` and so on after runs that have ended."""
+    from training.launch.membership import decode, state_key  # noqa: PLC0415  (needs torch; see above)
+
+    number = 1
+    while True:
+        run_id = name if number == 1 else f"{name}-{number}"
+        held = client.get(state_key(options, run_id))
+        if held is None or not decode(held.value).closed:
+            return run_id
+        number += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All that can be set, checked. Meanings and defaults: see the module."""
+
+    endpoints: tuple[Endpoint, ...]
+    tls: bool = False
+    cacert: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+    user: str | None = None
+    password: str | None = None
+    prefix: str = PREFIX
+    join_timeout: timedelta = JOIN
+    last_call_timeout: timedelta = LAST_CALL
+    close_timeout: timedelta = CLOSE
+    keep_alive_interval: timedelta = KEEP_ALIVE_INTERVAL
+    keep_alive_max_attempt: int = KEEP_ALIVE_ATTEMPTS
+    lease: timedelta = LEASE
+
+    @classmethod
+    def parse(cls, endpoint: str, config: Mapping[str, object], environment: Mapping[str, str]) -> "Options":
+        """Read the options of `--rdzv-conf` (all strings) and their twins in the environment.
+
+        Raises:
+            ValueError: names every unknown key, or the first value that does not fit.
+        """
+        given = {key: str(value) for key, value in config.items() if key not in _IGNORED}
+        if unknown := sorted(set(given) - set(_KEYS)):
+            raise ValueError(
+                f"--rdzv-conf has unknown keys for {BACKEND}: {', '.join(unknown)}; known keys: {', '.join(_KEYS)}"
+            )
+        for key, variable in _ENVIRONMENT.items():
+            if key not in given and environment.get(variable):
+                given[key] = environment[variable]
+
+        endpoints, scheme_is_tls = parse_endpoints(f"{endpoint} {given.get('endpoints', '')}")
+        protocol = given.get("protocol", "")
+        if protocol not in {"", "http", "https"}:
+            raise ValueError(f"protocol={protocol} in --rdzv-conf is neither http nor https")
+        tls = protocol == "https" or bool(scheme_is_tls) or any(k in given for k in ("cacert", "cert", "server_name"))
+        if tls and (protocol == "http" or scheme_is_tls is False):
+            raise ValueError("--rdzv-conf names certificates, but the endpoint or protocol says http; write https")
+        if ("cert" in given) != ("key" in given):
+            raise ValueError("--rdzv-conf needs `cert` and `key` together: a certificate and its private key")
+        password = given.get("password")
+        if password is None and "password_file" in given:
+            password = _readable("password_file", given["password_file"]).read_text().rstrip("\n")
+        if (password is None) != ("user" not in given):
+            raise ValueError("etcd's `user` and `password` (or `password_file`) belong together; one is missing")
+
+        options = cls(
+            endpoints=tuple(endpoints),
+            tls=tls,
+            cacert=_readable("cacert", given["cacert"]) if "cacert" in given else None,
+            cert=_readable("cert", given["cert"]) if "cert" in given else None,
+            key=_readable("key", given["key"]) if "key" in given else None,
+            server_name=given.get("server_name"),
+            user=given.get("user"),
+            password=password,
+            prefix=given.get("prefix", PREFIX).rstrip("/"),
+            join_timeout=_seconds(given, "join_timeout", JOIN),
+            last_call_timeout=_seconds(given, "last_call_timeout", LAST_CALL),
+            close_timeout=_seconds(given, "close_timeout", CLOSE),
+            keep_alive_interval=_seconds(given, "keep_alive_interval", KEEP_ALIVE_INTERVAL),
+            keep_alive_max_attempt=int(_number(given, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)),
+            lease=_seconds(given, "lease", LEASE),
+        )
+        if options.lease <= options.join_timeout:
+            raise ValueError(
+                f"lease={options.lease.total_seconds():g} must be longer than "
+                f"join_timeout={options.join_timeout.total_seconds():g}, or a waiting job loses its state"
+            )
+        return options
+
+    def client(self) -> EtcdClient:
+        """A client for these endpoints.
+
+        Raises:
+            ValueError: a certificate or key cannot be used.
+        """
+        return EtcdClient(
+            self.endpoints,
+            tls=self._tls_context() if self.tls else None,
+            server_name=self.server_name,
+            user=self.user,
+            password=self.password,
+        )
+
+    def _tls_context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=str(self.cacert) if self.cacert else None)
+            if self.cert and self.key:
+                context.load_cert_chain(str(self.cert), str(self.key))
+        except (ssl.SSLError, OSError) as error:
+            files = ", ".join(str(path) for path in (self.cacert, self.cert, self.key) if path)
+            raise ValueError(f"the certificates for etcd cannot be used ({files}): {error}") from error
+        return context
+
+
+_ENVIRONMENT = {
+    "endpoints": "TRAINYARD_ETCD_ENDPOINTS",
+    "cacert": "TRAINYARD_ETCD_CACERT",
+    "cert": "TRAINYARD_ETCD_CERT",
+    "key": "TRAINYARD_ETCD_KEY",
+    "server_name": "TRAINYARD_ETCD_SERVER_NAME",
+    "user": "TRAINYARD_ETCD_USER",
+    "password": "TRAINYARD_ETCD_PASSWORD",
+    "password_file": "TRAINYARD_ETCD_PASSWORD_FILE",
+}
+_TIMES = (
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "lease",
+)
+_KEYS = (*_ENVIRONMENT, "protocol", "prefix", *_TIMES)
+# Always added by torch's LaunchConfig, or options of torch's own backends without a meaning here.
+_IGNORED = frozenset({"timeout", "rank", "read_timeout", "heartbeat_timeout", "cas_backoff_max_seconds"})
+
+
+def _number(given: Mapping[str, str], key: str, default: float) -> float:
+    text = given.get(key)
+    try:
+        number = default if text is None else float(text)
+    except ValueError:
+        number = 0
+    if number <= 0 or number != number or (key == "keep_alive_max_attempt" and number < 1):  # noqa: PLR0124  (NaN)
+        raise ValueError(f"{key}={text} in --rdzv-conf is not a positive number")
+    return number
+
+
+def _seconds(given: Mapping[str, str], key: str, default: timedelta) -> timedelta:
+    return timedelta(seconds=_number(given, key, default.total_seconds()))
+
+
+def _readable(key: str, text: str) -> Path:
+    path = Path(text)
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{key}={text}: there is no such file, or it cannot be read; check the mount and its mode")
+    return path

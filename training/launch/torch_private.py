@@ -1,0 +1,57 @@
+"""Every private name of torch that the launcher uses, in one place, each with the reason.
+
+torch.distributed.elastic lets out-of-tree code register a rendezvous and subclass the agent, but the operations of the
+dynamic rendezvous (join, exit, keep-alive) and its state are private. They are used, not copied: what a node may do next
+is decided by torch's code, ours stores the state, waits, and detects. `tests/training/test_training_torch_private.py`
+checks each name and its shape, so that a torch release that changes one fails there and not in a job.
+"""
+
+from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,  # public, but the methods overridden and the attributes read are not: see below
+    _Action,  # what an operation asks for next
+    _DistributedRendezvousOpExecutor,  # carries operations out; ours waits better and completes rounds sooner
+    _NodeDesc,  # a node's identity; ours is unique even when a container restarts with the same address and pid
+    _remove_participant_epilogue,  # what must happen when a participant is dropped
+    _RendezvousContext,  # what an operation sees
+    _RendezvousExitOp,  # remove oneself from the participants: leaving at SIGTERM
+    _RendezvousState,  # the state that all nodes share
+    _RendezvousStateHolder,  # interface between the operations and the place where the state is kept
+)
+from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
+from torch.distributed.run import _get_logs_specs_class  # noqa: F401  (its existence marks the run module we know)
+
+# Attributes of DynamicRendezvousHandler that our subclass reads or replaces.
+HANDLER_ATTRIBUTES = (
+    "_heartbeat_lock",
+    "_keep_alive_timer",
+    "_op_executor",
+    "_settings",
+    "_state_holder",
+    "_store",
+    "_this_node",
+)
+# Methods of DynamicRendezvousHandler that our subclass calls or overrides.
+HANDLER_METHODS = ("_close", "_get_deadline", "_get_store", "_keep_alive", "_stop_heartbeats")
+# Attributes and methods of the agent that our subclass reads or overrides.
+AGENT_ATTRIBUTES = ("_remaining_restarts", "_worker_group", "_pcontext", "_shutdown_timeout")
+AGENT_METHODS = ("_monitor_workers", "_stop_workers", "_shutdown", "_exit_barrier")
+
+Action = _Action
+NodeDesc = _NodeDesc
+OpExecutor = _DistributedRendezvousOpExecutor
+RendezvousContext = _RendezvousContext
+RendezvousState = _RendezvousState
+RendezvousStateHolder = _RendezvousStateHolder
+ExitOp = _RendezvousExitOp
+Handler = DynamicRendezvousHandler
+parse_rendezvous_config = _parse_rendezvous_config
+remove_participant_epilogue = _remove_participant_epilogue
+
+# The factory by which SubprocessContext starts a worker; replaced by ours to fork workers (see `workers`).
+SUBPROCESS_FACTORY = "get_subprocess_handler"
+
+
+def replace_subprocess_factory(factory: object) -> None:
+    """Let torch's agent start worker processes through `factory` (same arguments as torch's own)."""
+    setattr(multiprocessing_api, SUBPROCESS_FACTORY, factory)
