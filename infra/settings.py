@@ -63,7 +63,13 @@ Size = Annotated[str, AfterValidator(_size)]
 class _Section(BaseModel):
     """A mapping of the stack file: keys in camelCase, unknown keys refused, values of exactly the stated type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        use_attribute_docstrings=True,  # the reference page is made of them
+    )
 
 
 class NodePool(_Section):
@@ -94,6 +100,7 @@ class Checkpoints(_Section):
     """The shared volume that jobs mount at /checkpoints."""
 
     size: Size = "10Gi"
+    """Size of the volume; on the local target it is not enforced."""
 
 
 class Controller(_Section):
@@ -125,7 +132,9 @@ class Images(_Section):
     """What the stack's own pods run. The local target takes them from its image table, other targets pull them."""
 
     controller: str = "trainyard/controller:local"
+    """Runs the ElasticJob controller."""
     etcd: str = "trainyard/etcd:local"
+    """Runs etcd."""
 
 
 class Settings(_Section):
@@ -136,12 +145,19 @@ class Settings(_Section):
     namespace: Name = "training"
     """Namespace of the training jobs."""
     node_pools: tuple[NodePool, ...] = (NodePool(name="system"),)
+    """The machines; on the local target one kubelet each. One pool without GPUs takes etcd and the controller."""
     etcd: Etcd = Etcd()
+    """The rendezvous store of the training jobs (not the store of the API server)."""
     checkpoints: Checkpoints = Checkpoints()
+    """The shared volume that jobs mount at /checkpoints."""
     controller: Controller = Controller()
+    """The ElasticJob controller."""
     images: Images = Images()
+    """What the stack's own pods run."""
     local: Local | None = None
+    """Only for `target: local`."""
     kubeconfig: Kubeconfig | None = None
+    """Only for `target: kubeconfig`."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Settings:
