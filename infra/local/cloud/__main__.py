@@ -76,8 +76,8 @@ class Cloud:
         try:
             handler(item)
         except (ApiError, httpx2.HTTPError, OSError) as error:
-            if isinstance(error, ApiError) and error.status.code == 404:
-                return  # it is gone, so there is nothing left to do for it
+            if isinstance(error, ApiError) and error.status.code in {404, 409}:
+                return  # it is gone, or newer than what we saw and on its way to us
             log.warning("%s: %s; again in %.0f s", handler.__name__, error, RETRY_SECONDS)
             heapq.heappush(self._retries, (time.monotonic() + RETRY_SECONDS, id(item), handler, item))
 

@@ -36,7 +36,8 @@ class Machines:
         found = node.to_dict()
         # Addresses first: from the moment that the taint is gone, pods run and their logs are asked for.
         if status := status_patch(found, machine):
-            self._client.patch(NodeStatus, name, {"status": status}, patch_type=PatchType.STRATEGIC)
+            patched = self._client.patch(NodeStatus, name, {"status": status}, patch_type=PatchType.STRATEGIC)
+            found = patched.to_dict()
         if rest := object_patch(found, machine):
             self._client.patch(Node, name, rest, patch_type=PatchType.STRATEGIC)
 
@@ -79,6 +80,10 @@ def object_patch(node: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[st
         patch["metadata"] = {"labels": missing}
     if not spec.get("providerID"):
         patch.setdefault("spec", {})["providerID"] = provider_id(machine["name"])
-    if any(taint["key"] == UNINITIALIZED for taint in spec.get("taints") or ()):
-        patch.setdefault("spec", {})["taints"] = [{"$patch": "delete", "key": UNINITIALIZED}]
+    taints = spec.get("taints") or []
+    left = [taint for taint in taints if taint["key"] != UNINITIALIZED]
+    if left != taints:
+        # Taints are replaced as a whole, so the patch must fail where somebody changed them meanwhile.
+        patch.setdefault("spec", {})["taints"] = left
+        patch.setdefault("metadata", {})["resourceVersion"] = node["metadata"]["resourceVersion"]
     return patch

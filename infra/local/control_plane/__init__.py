@@ -8,9 +8,11 @@ import ssl
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from infra.local import ports
+from infra.local.control_plane.access import KUBELET_CLIENT_USER, grant
 from infra.local.control_plane.pki import Authority, Pair, Subject, kubeconfig, signing_key
 from infra.local.errors import LocalClusterError
 from infra.local.processes import Processes
@@ -71,10 +73,17 @@ class ControlPlane:
         self._engines = engines
         self._fixed_port = api_server_port
         self._processes = Processes(state)
-        self._folder = state.folder("control_plane")
-        self.authority = Authority(state, self._folder, "ca")
-        self._etcd_authority = Authority(state, self._folder, "etcd-ca")
+        self._folder = state.path("control_plane")
         self.ports = Ports(0, 0, 0, 0, 0)
+
+    @cached_property
+    def authority(self) -> Authority:
+        """Signs users, kubelets and the API server."""
+        return Authority(self._state, self._folder, "ca")
+
+    @cached_property
+    def _etcd_authority(self) -> Authority:
+        return Authority(self._state, self._folder, "etcd-ca")
 
     @property
     def server(self) -> str:
@@ -95,11 +104,16 @@ class ControlPlane:
         return True
 
     def up(self) -> None:
-        """Bring the control plane to life, whatever state it is in.
+        """Bring the control plane to life, whatever state it is in, and wait until all of it is healthy.
 
         Raises:
             LocalClusterError: a fixed port is taken, or a component doesn't become healthy.
         """
+        self.start()
+        self.wait_healthy()
+
+    def start(self) -> None:
+        """Like `up`, but return as soon as the API server answers; the others become healthy meanwhile."""
         self.ports = self._choose_ports()
         certificates = self._certificates()
         # etcd and the API server start together: the server needs a second to load anyway and waits for etcd.
@@ -108,11 +122,15 @@ class ControlPlane:
         self.write_kubeconfig(self.kubeconfig, certificates["admin"], "trainyard-admin")
         self._wait(ETCD, self._health_urls()[ETCD], certificates["etcd-client"])
         self._wait(API_SERVER, self._health_urls()[API_SERVER], certificates["admin"])
+        grant(self.kubeconfig)
         # These two poll once a second for a server that isn't there: quicker to start them when it is.
         self._start_controller_manager(certificates)
         self._start_scheduler(certificates)
+
+    def wait_healthy(self) -> None:
+        """Wait for what `start` didn't wait for."""
         for name in (CONTROLLER_MANAGER, SCHEDULER):
-            self._wait(name, self._health_urls()[name], certificates["admin"])
+            self._wait(name, self._health_urls()[name], self._certificates()["admin"])
 
     def down(self) -> list[str]:
         """End the four processes, those that talk first; returns the names of those that ran."""
@@ -198,7 +216,7 @@ class ControlPlane:
             "api-server": issue(
                 "apiserver", Subject("kube-apiserver", addresses=(*service, *local, SERVICE_ADDRESS), client=False)
             ),
-            "kubelet-client": issue("apiserver-kubelet-client", Subject("trainyard:apiserver-kubelet-client")),
+            "kubelet-client": issue("apiserver-kubelet-client", Subject(KUBELET_CLIENT_USER)),
             "admin": issue("admin", Subject("trainyard-admin", masters)),
             CONTROLLER_MANAGER: issue("controller-manager", Subject("system:kube-controller-manager", addresses=local)),
             SCHEDULER: issue("scheduler", Subject("system:kube-scheduler", addresses=local)),

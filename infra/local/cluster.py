@@ -1,0 +1,209 @@
+"""The cluster on this computer as one thing: up, down, status, and what can befall its nodes.
+
+Everything here may be interrupted at any point, by Ctrl-C or SIGKILL, and repeated: the process table says what runs,
+every file is replaced whole, and `up` starts exactly what is missing.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from infra.local import cloud
+from infra.local.control_plane import COMPONENTS, ControlPlane
+from infra.local.nodes import Machine, Nodes, NodeSpec, NodeStatus, Reclaimed
+from infra.local.processes import Processes
+from infra.local.progress import Progress, Silent
+from infra.local.state import State
+
+CLOUD = "cloud"
+ENGINES = (*COMPONENTS, "kubelet", "process-runtime")  # the programs that are needed
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+# Credentials of the user that no pod shall see, below the home folder.
+_HIDDEN_IN_HOME = (
+    ".aws", ".azure", ".cache", ".config", ".docker", ".gnupg", ".kube", ".local/share", ".netrc", ".npmrc",
+    ".oci", ".password-store", ".pulumi", ".pypirc", ".ssh", ".vault-token",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ComponentStatus:
+    """One part of the cluster as it is now.
+
+    Attributes:
+        name: E.g. "etcd".
+        pid: Its process, None when it doesn't run.
+        port: Where it listens on 127.0.0.1, None when nowhere.
+        healthy: Whether it answers so.
+        since: Start of its process.
+        resident_bytes: Its memory.
+    """
+
+    name: str
+    pid: int | None
+    port: int | None
+    healthy: bool
+    since: datetime | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """The cluster as it is now."""
+
+    kubeconfig: Path
+    components: tuple[ComponentStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every component is healthy and every node ready."""
+        return all(part.healthy for part in self.components) and all(node.ready for node in self.nodes)
+
+
+class LocalCluster:
+    """The cluster whose state is in `state`.
+
+    Args:
+        state: The cluster's folder.
+        engines: Paths of the programs in `ENGINES`; may be empty for `down` and `status`.
+        progress: Told what happens.
+        api_server_port: A port that the user fixed for the API server; else a free one is chosen and kept.
+        wait: Wait for another command that changes the same cluster; else raise.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        engines: Mapping[str, Path] | None = None,
+        *,
+        progress: Progress | None = None,
+        api_server_port: int | None = None,
+        wait: bool = True,
+    ) -> None:
+        self.state = state
+        self._engines = engines or {}
+        self._progress = progress or Silent()
+        self._wait = wait
+        self._processes = Processes(state)
+        self.control_plane = ControlPlane(state, self._engines, api_server_port)
+        self._nodes = Nodes(state, self._engines, self.control_plane, hide=hidden_folders(state))
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig (mode 0600)."""
+        return self.control_plane.kubeconfig
+
+    def up(self, images: Mapping[str, Mapping[str, Any]], nodes: Sequence[NodeSpec]) -> None:
+        """Start whatever of the cluster doesn't run, and make its nodes the given ones.
+
+        Args:
+            images: What each image name means here, as in `images.json` of the process runtime.
+            nodes: All nodes that shall be.
+
+        Raises:
+            LocalClusterError: a plain message; running `up` again continues.
+        """
+        with self._changing():
+            self.state.write_json(self.state.path("images.json"), {"images": images})
+            with self._progress.step("control plane"):
+                self.control_plane.start()
+            self._start_cloud()
+            with self._progress.step(f"{len(nodes)} nodes"):
+                self._nodes.reconcile(nodes, self._progress)
+                self.control_plane.wait_healthy()
+
+    def down(self) -> list[str]:
+        """End every process; state stays and the next `up` continues from it.
+
+        Returns:
+            The names of the processes that ran.
+        """
+        with self._changing():
+            ended = self._nodes.stop()
+            ended += self._processes.stop(CLOUD)
+            ended += self.control_plane.down()
+            # Whatever an earlier version of this program may have started.
+            return ended + self._processes.stop(*self._processes.running())
+
+    def erase(self) -> None:
+        """Delete what the cluster knew and held, volumes included; its processes must have ended (`down`).
+
+        Logs stay, and so does what others keep in the state folder.
+        """
+        with self._changing():
+            # The kubeconfig goes first: without it nobody takes a half erased cluster for one that is there.
+            for name in ("kubeconfig", "images.json"):
+                self.state.path(name).unlink(missing_ok=True)
+            for name in ("nodes", "cloud", "volumes", "control_plane"):
+                if self.state.path(name).exists():
+                    shutil.rmtree(self.state.path(name))
+
+    def status(self) -> ClusterStatus:
+        """What runs, where, how well; changes nothing."""
+        running = self._processes.running()
+        attached = self.control_plane.attach()
+        health = self.control_plane.health() if attached else {}
+        health[CLOUD] = CLOUD in running
+        ports = self.control_plane.component_ports() if attached else {}
+        parts = []
+        for name in (*COMPONENTS, CLOUD):
+            process = running.get(name)
+            parts.append(
+                ComponentStatus(
+                    name=name,
+                    pid=process.pid if process else None,
+                    port=ports.get(name) if process else None,
+                    healthy=process is not None and health.get(name, False),
+                    since=process.since if process else None,
+                    resident_bytes=process.resident_bytes() if process else 0,
+                )
+            )
+        return ClusterStatus(self.kubeconfig, tuple(parts), tuple(self._nodes.status() if attached else ()))
+
+    def reclaim(self, node: str, notice_seconds: float = 120.0) -> Reclaimed:
+        """See `Nodes.reclaim`."""
+        with self._changing():
+            self.control_plane.attach()
+            return self._nodes.reclaim(node, notice_seconds)
+
+    def kill(self, node: str) -> Machine:
+        """See `Nodes.kill`."""
+        with self._changing():
+            return self._nodes.kill(node)
+
+    def replace(self, node: str) -> Machine:
+        """See `Nodes.replace`."""
+        with self._changing():
+            self.control_plane.attach()
+            return self._nodes.replace(node)
+
+    def machines(self) -> list[Machine]:
+        """The nodes that exist on this computer."""
+        return self._nodes.machines()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self.state.lock(wait=self._wait, note=self._progress.note):
+            yield
+
+    def _start_cloud(self) -> None:
+        config = self.control_plane.client_kubeconfig(cloud.USER, folder=self.state.folder("cloud"))
+        self.state.folder("volumes")
+        self._processes.start(
+            CLOUD,
+            [sys.executable, "-m", "infra.local.cloud", "--kubeconfig", config, "--state", self.state.directory],
+            environment={"PYTHONPATH": str(_CHECKOUT)},
+            inputs=(config, *sorted(Path(cloud.__file__).parent.glob("*.py"))),
+        )
+
+
+def hidden_folders(state: State) -> list[Path]:
+    """What pods must not see of this computer: the cluster's own keys and the user's credentials."""
+    home = [path for name in _HIDDEN_IN_HOME if (path := Path.home() / name).exists()]
+    return [state.directory, *home]
