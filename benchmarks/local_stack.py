@@ -29,7 +29,9 @@ TRAINYARD = Path(sys.executable).with_name("trainyard")
 def run(environment: dict[str, str], *arguments: str) -> tuple[float, dict[str, Any]]:
     """Wall seconds and JSON document of one command."""
     begin = time.monotonic()
-    done = subprocess.run([str(TRAINYARD), *arguments, "--json"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(TRAINYARD), *arguments, "--json"], env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"trainyard {' '.join(arguments)} failed:\n{done.stderr}")
     return time.monotonic() - begin, json.loads(done.stdout)
@@ -39,7 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
-    results: dict[str, Any] = {"processors": os.cpu_count(), "python": platform.python_version(), "when": time.strftime("%Y-%m-%d")}
+    results: dict[str, Any] = {
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        "when": time.strftime("%Y-%m-%d"),
+    }
     with tempfile.TemporaryDirectory(prefix="ty-") as folder:
         environment = {**os.environ, "TRAINYARD_STATE_DIR": f"{folder}/state"}
         try:

@@ -6,11 +6,12 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
+from typing import TYPE_CHECKING
 
 from infra.errors import TrainyardError
-from infra.settings import Settings
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 """The folder of Pulumi.yaml."""
@@ -38,6 +39,8 @@ def local_state_directory(stack: str) -> Path:
     """
     if chosen := os.environ.get("TRAINYARD_STATE_DIR"):
         return Path(chosen).expanduser()
+    import platformdirs  # noqa: PLC0415
+
     checkout = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:8]
     return platformdirs.user_state_path("trainyard") / f"{stack}-{checkout}"
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-import psutil
 import typer
 
 from infra.cli import options
@@ -16,6 +15,7 @@ from infra.cli.workspace import Workspace
 from infra.errors import TrainyardError
 
 if TYPE_CHECKING:
+    import psutil
     from lightkube.resources.core_v1 import Pod
 
     from infra.drill import Observer
@@ -140,6 +140,8 @@ def training_process(pod: str) -> psutil.Process:
     Raises:
         TrainyardError: there is none.
     """
+    import psutil  # noqa: PLC0415
+
     for process in psutil.process_iter():
         try:
             environment = process.environ()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.clusters import CHECKOUT, Access, kubeconfig_of, local_state_directory
-from infra.settings import Settings, read_stack_file
 
 if TYPE_CHECKING:
     from infra.cli.console import Steps
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from infra.local.cluster import LocalCluster
     from infra.local.nodes.spec import NodeSpec
     from infra.local.state import State
+    from infra.settings import Settings
 
 
 _ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
@@ -40,6 +40,8 @@ class Workspace:
         Raises:
             SettingsError: with every mistake in the stack file.
         """
+        from infra.settings import read_stack_file  # noqa: PLC0415 - pydantic and the models take 0.1 s
+
         return cls(stack, read_stack_file(CHECKOUT / f"Pulumi.{stack}.yaml", stack))
 
     @property
