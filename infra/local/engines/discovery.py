@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from infra.local.engines import cache
 from infra.local.engines.catalogue import CATALOGUE, LANGUAGE_HOST, EngineSpec, VersionRange
@@ -130,8 +130,8 @@ def program_version(program: Path, spec: EngineSpec) -> str | None:
     stamp = _stamp(program)
     remembered = _read_probes()
     known = remembered.get(str(program))
-    if known and known["stamp"] == stamp:
-        return str(known["version"]) if known["version"] else None
+    if isinstance(known, dict) and known.get("stamp") == stamp:
+        return known.get("version")
     try:
         version = ask_version([str(program), *spec.version_arguments], spec.version_pattern)
     except subprocess.TimeoutExpired:
@@ -173,7 +173,7 @@ def _probes_file() -> Path:
     return cache.cache_directory() / "versions.json"
 
 
-def _read_probes() -> dict[str, dict[str, object]]:
+def _read_probes() -> dict[str, Any]:
     try:
         content = json.loads(_probes_file().read_text())
     except (OSError, ValueError):
@@ -181,7 +181,7 @@ def _read_probes() -> dict[str, dict[str, object]]:
     return content if isinstance(content, dict) else {}
 
 
-def _write_probes(probes: dict[str, dict[str, object]]) -> None:
+def _write_probes(probes: dict[str, Any]) -> None:
     """Atomically; where the cache cannot be written, programs are simply asked each time."""
     with contextlib.suppress(OSError):
         _probes_file().parent.mkdir(parents=True, exist_ok=True)
