@@ -158,7 +158,7 @@ def _run(workspace: Workspace, operation: Any, steps: Steps, name: str) -> Summa
 
 
 def _example(workspace: Workspace, steps: Steps) -> dict[str, Any]:
-    """Train the example job to its end and take one spot node away meanwhile; once it has succeeded it is left alone."""
+    """Train the example job to its end and take a spot node away meanwhile; one that has succeeded is left alone."""
     from infra.cli.drill import reclaim_spot_node  # noqa: PLC0415
 
     jobs = workspace.jobs()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from infra.settings import NodePool
+if TYPE_CHECKING:
+    from infra.settings import NodePool
 
 POOL_LABEL = "trainyard.dev/pool"
 CAPACITY_LABEL = "trainyard.dev/capacity"
