@@ -1,6 +1,7 @@
 """The daemon: `python -m infra.local.cloud --kubeconfig FILE --state FOLDER`."""
 
 import argparse
+import contextlib
 import heapq
 import logging
 import queue
@@ -37,7 +38,7 @@ class Cloud:
         self._machines = Machines(client, state / "nodes")
         self._volumes = Volumes(client, state / "volumes")
         self._names = Names(state / "nodes")
-        self._names_changed = False
+        self._names_due: float | None = None
         self._files = FolderWatch()
 
     def run(self) -> None:
@@ -56,18 +57,15 @@ class Cloud:
             self._turn()
 
     def _turn(self) -> None:
-        """Do everything that is due, then write names once."""
-        timeout = None
-        if self._names_changed:
-            timeout = GATHER_SECONDS
-        elif self._retries:
-            timeout = max(0.0, self._retries[0][0] - time.monotonic())
-        try:
-            self._do(*self._inbox.get(timeout=timeout))
-        except queue.Empty:
-            if self._names_changed:
-                self._names_changed = False
-                self._names.refresh()
+        """Wait for the next thing to do, or for the time at which one is due."""
+        due = [self._retries[0][0]] if self._retries else []
+        if self._names_due is not None:
+            due.append(self._names_due)
+        with contextlib.suppress(queue.Empty):
+            self._do(*self._inbox.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None))
+        if self._names_due is not None and self._names_due <= time.monotonic():
+            self._names_due = None
+            self._names.refresh()
         while self._retries and self._retries[0][0] <= time.monotonic():
             _, _, handler, item = heapq.heappop(self._retries)
             self._do(handler, item)
@@ -99,11 +97,13 @@ class Cloud:
 
     def _on_service(self, change: Change) -> None:
         view = ServiceView.of(change.object.to_dict())
-        self._names_changed |= self._names.set_service(view, gone=change.gone)
+        if self._names.set_service(view, gone=change.gone):
+            self._names_due = self._names_due or time.monotonic() + GATHER_SECONDS
 
     def _on_pod(self, change: Change) -> None:
         view = PodView.of(change.object.to_dict())
-        self._names_changed |= self._names.set_pod(view, gone=change.gone)
+        if self._names.set_pod(view, gone=change.gone):
+            self._names_due = self._names_due or time.monotonic() + GATHER_SECONDS
 
     def _on_file(self, path: Path) -> None:
         if path.name == "etc-hosts":

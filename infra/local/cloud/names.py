@@ -177,15 +177,15 @@ class Names:
 
 def write_in_place(path: Path, lines: str) -> bool:
     """Put our block into an existing hosts file; returns whether it had to change."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    # Opened for writing only to write: closing such a file reports it as written, to us as well.
+    old = path.read_bytes()
+    if not old:
+        return False  # the kubelet is about to write it; the end of its writing is told
+    new = with_block(old.decode(errors="surrogateescape"), lines).encode(errors="surrogateescape")
+    if new == old:
+        return False
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        size = os.fstat(descriptor).st_size
-        old = os.pread(descriptor, size, 0)
-        if not old:
-            return False  # the kubelet is about to write it; the end of its writing is told
-        new = with_block(old.decode(errors="surrogateescape"), lines).encode(errors="surrogateescape")
-        if new == old:
-            return False
         os.pwrite(descriptor, new, 0)
         os.ftruncate(descriptor, len(new))
     finally:
