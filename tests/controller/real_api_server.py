@@ -1,0 +1,368 @@
+"""A real etcd and a real kube-apiserver for the tests of the controller; the tests play kubelet and scheduler.
+
+No controller-manager runs here: nothing collects garbage, ends namespaces or writes node conditions but the tests.
+Test modules name this file in `pytest_plugins` for its fixture.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from training.controller.crd import custom_resource_definition
+from training.controller.rbac import rules
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+ADMIN_TOKEN = "admin-token"
+CONTROLLER_TOKEN = "controller-token"
+CONTROLLER_USER = "system:serviceaccount:trainyard-system:elastic-controller"
+JOBS = "/apis/elastic.pytorch.org/v1alpha1"
+
+
+def engine(name: str) -> str:
+    """Path of an engine: from the folder in TRAINYARD_ENGINE_BIN, else from PATH."""
+    folder = os.environ.get("TRAINYARD_ENGINE_BIN")
+    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} not found: put it on PATH or set TRAINYARD_ENGINE_BIN to the folder that holds it")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def eventually(what: str, look: Callable[[], T], *, within: float = 10.0, pause: float = 0.05) -> T:
+    """Looks until there is something true to see, which is returned."""
+    deadline = time.monotonic() + within
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within} s: {what}; last seen: {seen!r}")
+        time.sleep(pause)
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, within: float = 10.0) -> int:
+    """Ends a process that this test started."""
+    if process.poll() is None:
+        process.send_signal(number)
+        try:
+            process.wait(within)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
+
+
+@dataclass
+class Cluster:
+    """The API server, with what a kubelet and a scheduler would do as methods."""
+
+    server: str
+    ca: Path
+    folder: Path
+    admin: httpx2.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admin = httpx2.Client(
+            base_url=self.server,
+            verify=ssl.create_default_context(cafile=self.ca),
+            headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
+            timeout=10,
+        )
+
+    def kubeconfig(self, token: str) -> Path:
+        """A kubeconfig for the holder of a token."""
+        path = self.folder / f"{token}.kubeconfig"
+        cluster = {"server": self.server, "certificate-authority": str(self.ca)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+        answer = self.admin.request(method, path, json=body, headers={"Content-Type": kind})
+        if answer.status_code >= 400:
+            raise ApiRefusalError(answer.status_code, answer.json().get("message", answer.text))
+        result: Object = answer.json()
+        return result
+
+    def create(self, path: str, body: Object) -> Object:
+        return self.call("POST", path, body)
+
+    def merge(self, path: str, body: Object) -> Object:
+        return self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def namespace(self, name: str) -> str:
+        self.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        return name
+
+    def node(self, name: str, *, gpus: int = 0, ready: bool = True, labels: dict[str, str] | None = None) -> None:
+        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
+        resources = {"cpu": "8", "memory": "32Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+        self.merge(
+            f"/api/v1/nodes/{name}/status",
+            {
+                "status": {
+                    "capacity": resources,
+                    "allocatable": resources,
+                    "conditions": [
+                        {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                    ],
+                }
+            },
+        )
+
+    def job(self, namespace: str, name: str) -> Object:
+        return self.call("GET", f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}")
+
+    def pods(self, namespace: str) -> dict[str, Object]:
+        listed = self.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return {pod["metadata"]["name"]: pod for pod in listed}
+
+    def bind(self, namespace: str, pod: str, node: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
+
+    def phase(self, namespace: str, pod: str, phase: str, *, exit_code: int | None = None, **status: Any) -> None:
+        """Sets a pod's phase as its kubelet would."""
+        body: Object = {"phase": phase, **status}
+        if exit_code is not None:
+            ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            terminated = {"exitCode": exit_code, "reason": "Completed" if exit_code == 0 else "Error"}
+            state = {"terminated": terminated | {"startedAt": ended, "finishedAt": ended}}
+            container = {"ready": False, "restartCount": 0, "image": "i", "imageID": "i", "state": state}
+            body["containerStatuses"] = [{"name": "elasticjob-worker", **container}]
+        elif phase == "Running":
+            body.setdefault("conditions", [{"type": "Ready", "status": "True"}])
+        self.merge(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": body})
+
+    def remove(self, namespace: str, pod: str) -> None:
+        """The kubelet confirms that a terminating pod has ended."""
+        self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod}", {"gracePeriodSeconds": 0})
+
+    def run_pods(self, namespace: str, node: str) -> dict[str, Object]:
+        """What scheduler and kubelets do in a healthy cluster: pods are bound, run, and end when told to."""
+        for name, pod in self.pods(namespace).items():
+            if pod["metadata"].get("deletionTimestamp"):
+                self.remove(namespace, name)
+            elif pod["status"]["phase"] == "Pending":
+                if not pod["spec"].get("nodeName"):
+                    self.bind(namespace, name, node)
+                self.phase(namespace, name, "Running")
+        return {name: pod for name, pod in self.pods(namespace).items() if not pod["metadata"].get("deletionTimestamp")}
+
+    def wait_running(self, namespace: str, number: int, node: str, within: float = 10.0) -> dict[str, Object]:
+        """Plays kubelet until exactly so many pods run."""
+
+        def look() -> dict[str, Object]:
+            pods = self.run_pods(namespace, node)
+            running = {name: pod for name, pod in pods.items() if pod["status"]["phase"] == "Running"}
+            return running if len(running) == len(pods) == number else {}
+
+        return eventually(f"{number} running pods in {namespace}", look, within=within)
+
+    def wait_condition(self, namespace: str, name: str, kind: str, within: float = 10.0) -> Object:
+        """Waits until a condition of the job is True, and returns the job."""
+
+        def look() -> Object:
+            job = self.job(namespace, name)
+            met = any(c["type"] == kind and c["status"] == "True" for c in job.get("status", {}).get("conditions", ()))
+            return job if met else {}
+
+        return eventually(f"condition {kind} of {namespace}/{name}", look, within=within)
+
+
+class ApiRefusalError(Exception):
+    """The API server refused a call."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+def elastic_job(name: str, *, replicas: int = 2, **spec: Any) -> Object:
+    """A job as a user would write it."""
+    worker = {
+        "replicas": replicas,
+        "restartPolicy": spec.pop("restart_policy", "ExitCode"),
+        "template": spec.pop(
+            "template",
+            {
+                "spec": {
+                    "containers": [
+                        {"name": "elasticjob-worker", "image": "trainyard/training:local", "args": ["train.py"]}
+                    ]
+                }
+            },
+        ),
+    }
+    return {
+        "apiVersion": "elastic.pytorch.org/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"rdzvEndpoint": "etcd.trainyard-system:2379", "replicaSpecs": {"Worker": worker}, **spec},
+    }
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """etcd and kube-apiserver with the ElasticJob API, and the controller's rights bound to its user."""
+    folder = tmp_path_factory.mktemp("control-plane")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key_file = folder / "service-accounts.key"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    tokens = folder / "tokens.csv"
+    tokens.write_text(
+        f'{ADMIN_TOKEN},admin,admin,"system:masters"\n'
+        f'{CONTROLLER_TOKEN},{CONTROLLER_USER},controller,"system:serviceaccounts"\n'
+    )
+    client_port, peer_port, secure_port = free_port(), free_port(), free_port()
+    store = f"http://127.0.0.1:{client_port}"
+    commands = [
+        [
+            engine("etcd"),
+            f"--data-dir={folder / 'etcd'}",
+            f"--listen-client-urls={store}",
+            f"--advertise-client-urls={store}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        ],
+        [
+            engine("kube-apiserver"),
+            f"--etcd-servers={store}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={secure_port}",
+            f"--cert-dir={folder / 'certificates'}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={tokens}",
+            "--service-account-issuer=https://test.invalid",
+            f"--service-account-key-file={key_file}",
+            f"--service-account-signing-key-file={key_file}",
+            "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+    ]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            log = (folder / f"{Path(command[0]).name}.log").open("wb")
+            processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
+        ca = folder / "certificates" / "apiserver.crt"
+        eventually("certificate of the API server", ca.exists, within=30)
+        made = Cluster(f"https://127.0.0.1:{secure_port}", ca, folder)
+
+        def is_ready() -> bool:
+            assert all(process.poll() is None for process in processes), "an engine ended: see its log"
+            try:
+                return made.admin.get("/readyz").status_code == 200
+            except httpx2.HTTPError:
+                return False
+
+        eventually("API server ready", is_ready, within=60, pause=0.2)
+        _install(made)
+        yield made
+    finally:
+        for process in reversed(processes):
+            end(process)
+
+
+def _install(cluster: Cluster) -> None:
+    cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", custom_resource_definition())
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    cluster.create(f"{rbac}/clusterroles", {"metadata": {"name": "elastic-controller"}, "rules": rules()})
+    cluster.create(
+        f"{rbac}/clusterrolebindings",
+        {
+            "metadata": {"name": "elastic-controller"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "elastic-controller",
+            },
+            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": CONTROLLER_USER}],
+        },
+    )
+
+    def served() -> bool:
+        return cluster.admin.get(f"{JOBS}/elasticjobs").status_code == 200
+
+    eventually("ElasticJob API served", served)
+    eventually("namespace default", lambda: cluster.admin.get("/api/v1/namespaces/default").status_code == 200)
+
+
+@dataclass
+class ControllerProcess:
+    """`python -m training.controller` with the rights of the controller's user."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics by its name and labels."""
+        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics").text
+        pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    @property
+    def leading(self) -> bool:
+        try:
+            return self.metrics()["trainyard_controller_leader"] == 1
+        except httpx2.HTTPError:
+            return False
+
+
+def start_controller(cluster: Cluster, *options: str) -> ControllerProcess:
+    """Starts a controller process; the caller ends it."""
+    port = free_port()
+    log = cluster.folder / f"controller-{port}.log"
+    env = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")}
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "training.controller",
+            f"--metrics-port={port}",
+            "--metrics-address=127.0.0.1",
+            *options,
+        ],
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        env=env | {"KUBECONFIG": str(cluster.kubeconfig(CONTROLLER_TOKEN))},
+        cwd=Path(__file__).parents[2],
+    )
+    return ControllerProcess(process, port, log)

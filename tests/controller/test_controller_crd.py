@@ -1,0 +1,180 @@
+"""The ElasticJob API on a real kube-apiserver: what it accepts, and what it says about the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from real_api_server import JOBS, ApiRefusalError, Cluster, elastic_job
+
+from training.controller.crd import custom_resource_definition
+
+pytest_plugins = ["real_api_server"]
+
+UPSTREAM_SAMPLE = """
+apiVersion: elastic.pytorch.org/v1alpha1
+kind: ElasticJob
+metadata:
+  name: imagenet
+spec:
+  # Use "etcd-service:2379" if you already apply etcd.yaml
+  rdzvEndpoint: "etcd-service:2379"
+  minReplicas: 1
+  maxReplicas: 3
+  replicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: ExitCode
+      template:
+        apiVersion: v1
+        kind: Pod
+        spec:
+          containers:
+            - name: elasticjob-worker
+              image: torchelastic/examples:0.2.0
+              imagePullPolicy: Always
+              args:
+                - "--nproc_per_node=1"
+                - "/workspace/examples/imagenet/main.py"
+                - "--arch=resnet18"
+                - "--epochs=20"
+                - "--batch-size=32"
+                - "--workers=0"
+                - "/workspace/data/tiny-imagenet-200"
+              resources:
+                limits:
+                  nvidia.com/gpu: 1
+"""
+
+
+def test_the_definition_is_small_enough_for_client_side_apply() -> None:
+    assert len(json.dumps(custom_resource_definition())) < 60_000
+
+
+def test_every_field_is_described() -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def undescribed(path: str, node: dict[str, Any]) -> list[str]:
+        found = [] if "description" in node else [path]
+        for name, child in node.get("properties", {}).items():
+            found += undescribed(f"{path}.{name}", child)
+        return found
+
+    assert undescribed("spec", schema["properties"]["spec"]) == []
+    assert undescribed("status", schema["properties"]["status"]) == []
+
+
+@pytest.mark.engines
+class TestOnTheApiServer:
+    """Creates are dry runs: nothing is left behind."""
+
+    @staticmethod
+    def refusal(cluster: Cluster, body: dict[str, Any]) -> str:
+        with pytest.raises(ApiRefusalError) as caught:
+            create(cluster, body)
+        assert caught.value.code == 422
+        return caught.value.message
+
+    def test_the_upstream_sample_applies_unmodified_and_strictly(self, cluster: Cluster) -> None:
+        made = create(cluster, yaml.safe_load(UPSTREAM_SAMPLE))
+        assert made["spec"]["replicaSpecs"]["Worker"]["template"]["kind"] == "Pod"
+        assert made["spec"]["maxReplicas"] == 3
+
+    def test_flat_run_policy_fields_and_the_old_spelling_are_kept(self, cluster: Cluster) -> None:
+        body = elastic_job(
+            "flat",
+            cleanPodPolicy="None",
+            ttlSecondsAfterFinished=600,
+            activeDeadlineSeconds=3600,
+            backoffLimit=3,
+            schedulingPolicy={"minAvailable": 1},
+            RunPolicy={"cleanPodPolicy": "All"},
+        )
+        spec = create(cluster, body)["spec"]
+        assert spec["ttlSecondsAfterFinished"] == 600
+        assert spec["RunPolicy"] == {"cleanPodPolicy": "All"}
+
+    def test_replicas_default_to_one_and_restart_policy_to_never(self, cluster: Cluster) -> None:
+        body = elastic_job("defaults")
+        worker = body["spec"]["replicaSpecs"]["Worker"]
+        del worker["replicas"], worker["restartPolicy"]
+        made = create(cluster, body)["spec"]["replicaSpecs"]["Worker"]
+        assert (made["replicas"], made["restartPolicy"]) == (1, "Never")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"minReplicas": 3}, "minReplicas must not exceed replicaSpecs.Worker.replicas: ask for more"),
+            ({"maxReplicas": 1}, "replicaSpecs.Worker.replicas must not exceed maxReplicas: ask for fewer"),
+            ({"minReplicas": 2, "maxReplicas": 1}, "minReplicas must not exceed maxReplicas"),
+            ({"minReplicas": 0}, "should be greater than or equal to 1"),
+            ({"restart_policy": "Sometimes"}, 'supported values: "Always", "OnFailure", "Never", "ExitCode"'),
+            ({"cleanPodPolicy": "Most"}, 'supported values: "All", "Running", "None"'),
+            ({"rdzvEndpoint": ""}, "spec.rdzvEndpoint"),
+        ],
+    )
+    def test_impossible_values_are_refused_with_a_sentence(
+        self, cluster: Cluster, change: dict[str, Any], message: str
+    ) -> None:
+        assert message in self.refusal(cluster, elastic_job("wrong", **change))
+
+    def test_a_master_is_refused(self, cluster: Cluster) -> None:
+        body = elastic_job("master")
+        body["spec"]["replicaSpecs"]["Master"] = body["spec"]["replicaSpecs"]["Worker"]
+        assert "the only replica type of an ElasticJob is Worker" in self.refusal(cluster, body)
+
+    def test_a_job_without_workers_is_refused(self, cluster: Cluster) -> None:
+        body = elastic_job("nobody")
+        body["spec"]["replicaSpecs"] = {}
+        assert "replicaSpecs needs the key Worker" in self.refusal(cluster, body)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("x" * 52, "metadata.name must have at most 51 characters"),
+            ("1st", "start with a letter"),
+            ("my.job", "lower-case letters, digits and '-'"),
+        ],
+    )
+    def test_names_that_cannot_become_host_names_are_refused(self, cluster: Cluster, name: str, message: str) -> None:
+        assert message in self.refusal(cluster, elastic_job(name))
+
+    def test_bounds_change_only_while_suspended(self, cluster: Cluster) -> None:
+        namespace = cluster.namespace("crd-bounds")
+        path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
+        cluster.create(path, elastic_job("bounds", minReplicas=1, maxReplicas=4))
+        with pytest.raises(ApiRefusalError) as caught:
+            cluster.merge(f"{path}/bounds", {"spec": {"maxReplicas": 8}})
+        assert "can change only while the job is suspended" in caught.value.message
+        cluster.merge(f"{path}/bounds", {"spec": {"suspend": True, "maxReplicas": 8}})
+        assert cluster.merge(f"{path}/bounds", {"spec": {"suspend": False}})["spec"]["maxReplicas"] == 8
+
+    def test_scale_reads_and_writes_the_number_of_workers(self, cluster: Cluster) -> None:
+        namespace = cluster.namespace("crd-scale")
+        path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
+        cluster.create(path, elastic_job("scaled", minReplicas=1, maxReplicas=4))
+        cluster.merge(
+            f"{path}/scaled/status", {"status": {"replicas": 2, "selector": "group-name=elastic.pytorch.org"}}
+        )
+        scale = cluster.call("GET", f"{path}/scaled/scale")
+        assert scale["spec"]["replicas"] == 2
+        assert scale["status"] == {"replicas": 2, "selector": "group-name=elastic.pytorch.org"}
+        cluster.merge(f"{path}/scaled/scale", {"spec": {"replicas": 4}})
+        assert cluster.job(namespace, "scaled")["spec"]["replicaSpecs"]["Worker"]["replicas"] == 4
+        with pytest.raises(ApiRefusalError, match="must not exceed maxReplicas"):
+            cluster.merge(f"{path}/scaled/scale", {"spec": {"replicas": 5}})
+
+    def test_get_shows_the_columns_that_people_look_for(self, cluster: Cluster) -> None:
+        answer = cluster.admin.get(
+            f"{JOBS}/elasticjobs", headers={"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"}
+        )
+        shown = [c["name"] for c in answer.json()["columnDefinitions"] if c["priority"] == 0]
+        assert shown == ["Name", "Phase", "Ready", "Desired", "Min", "Max", "Restarts", "Disruptions", "Age"]
+
+
+def create(cluster: Cluster, body: dict[str, Any]) -> dict[str, Any]:
+    """A create as kubectl sends it: unknown fields are errors."""
+    path = f"{JOBS}/namespaces/default/elasticjobs?dryRun=All&fieldValidation=Strict"
+    return cluster.create(path, body)

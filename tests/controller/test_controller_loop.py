@@ -1,0 +1,298 @@
+"""The controller as a process, with its own rights, on a real kube-apiserver; the test plays scheduler and kubelet."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from real_api_server import (
+    JOBS,
+    Cluster,
+    ControllerProcess,
+    elastic_job,
+    end,
+    eventually,
+    start_controller,
+)
+
+from training.controller.rbac import LEASE_NAME, rules
+
+pytest_plugins = ["real_api_server"]
+pytestmark = pytest.mark.engines
+
+NODE = "steady-node"
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster) -> Iterator[ControllerProcess]:
+    """One controller for the tests of this module."""
+    cluster.node(NODE, gpus=1)
+    made = start_controller(cluster)
+    try:
+        eventually("the controller leads", lambda: made.leading, within=20)
+        yield made
+    finally:
+        assert end(made.process) == 0, made.log.read_text()
+        assert "Traceback" not in made.log.read_text(), made.log.read_text()
+
+
+def submit(cluster: Cluster, namespace: str, body: dict[str, Any]) -> None:
+    cluster.namespace(namespace)
+    cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", body)
+
+
+def edit(cluster: Cluster, namespace: str, name: str, spec: dict[str, Any]) -> None:
+    cluster.merge(f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}", {"spec": spec})
+
+
+def scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
+    path = f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}/scale"
+    cluster.merge(path, {"spec": {"replicas": replicas}})
+
+
+def test_a_job_becomes_workers_and_succeeds(cluster: Cluster, controller: ControllerProcess) -> None:
+    submit(cluster, "loop-success", elastic_job("digits", replicas=3, minReplicas=1, maxReplicas=4))
+    pods = cluster.wait_running("loop-success", 3, NODE)
+    assert sorted(pods) == ["digits-worker-0", "digits-worker-1", "digits-worker-2"]
+    job = cluster.wait_condition("loop-success", "digits", "Running")
+
+    pod = pods["digits-worker-1"]
+    uid8 = job["metadata"]["uid"][:8]
+    container = pod["spec"]["containers"][0]
+    assert container["args"] == [
+        "--rdzv_backend=etcd",
+        "--rdzv_endpoint=etcd.trainyard-system:2379",
+        f"--rdzv_id=digits-{uid8}-1",
+        "--nnodes=1:4",
+        "train.py",
+    ]
+    assert pod["spec"]["hostname"] == "digits-worker-1"
+    assert pod["spec"]["subdomain"] == "digits-workers"
+    assert pod["metadata"]["labels"]["replica-index"] == "1"
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    service = cluster.call("GET", "/api/v1/namespaces/loop-success/services/digits-workers")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+    for name in pods:
+        cluster.phase("loop-success", name, "Succeeded", exit_code=0)
+    job = cluster.wait_condition("loop-success", "digits", "Succeeded")
+    status = job["status"]
+    assert status["phase"] == "Succeeded"
+    assert status["replicaStatuses"]["Worker"]["succeeded"] == 3
+    assert status["completionTime"]
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} == {"Created", "Succeeded"}
+    assert all(c["observedGeneration"] == 1 for c in status["conditions"])
+
+
+def test_a_deleted_worker_is_replaced_and_not_charged(cluster: Cluster, controller: ControllerProcess) -> None:
+    submit(cluster, "loop-deleted", elastic_job("digits", replicas=2, minReplicas=1, maxReplicas=2, backoffLimit=0))
+    cluster.wait_running("loop-deleted", 2, NODE)
+    cluster.call("DELETE", "/api/v1/namespaces/loop-deleted/pods/digits-worker-0")
+    eventually("a replacement beside the leaving worker", lambda: "digits-worker-2" in cluster.pods("loop-deleted"))
+    pods = cluster.wait_running("loop-deleted", 2, NODE)
+    assert sorted(pods) == ["digits-worker-1", "digits-worker-2"]
+
+    def counted() -> bool:
+        status = cluster.job("loop-deleted", "digits")["status"]
+        return (status["disruptions"], status["restarts"]) == (1, 0)
+
+    eventually("one disruption, no restart", counted)
+
+
+def test_a_worker_killed_by_a_signal_is_restarted_under_its_name(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    submit(cluster, "loop-killed", elastic_job("digits", minReplicas=1, maxReplicas=2))
+    before = cluster.wait_running("loop-killed", 2, NODE)
+    cluster.phase("loop-killed", "digits-worker-1", "Failed", exit_code=137)
+
+    def replaced() -> bool:
+        pod = cluster.pods("loop-killed").get("digits-worker-1")
+        return pod is not None and pod["metadata"]["uid"] != before["digits-worker-1"]["metadata"]["uid"]
+
+    eventually("a new digits-worker-1", replaced)
+    cluster.wait_running("loop-killed", 2, NODE)
+    assert cluster.job("loop-killed", "digits")["status"]["restarts"] == 1
+
+
+def test_exit_code_1_fails_the_job_with_the_reason_and_frees_its_gpus(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    submit(cluster, "loop-failed", elastic_job("digits"))
+    cluster.wait_running("loop-failed", 2, NODE)
+    cluster.phase("loop-failed", "digits-worker-0", "Failed", exit_code=1)
+    job = cluster.wait_condition("loop-failed", "digits", "Failed")
+    failed = next(c for c in job["status"]["conditions"] if c["type"] == "Failed")
+    assert failed["reason"] == "WorkerFailed"
+    assert "digits-worker-0 failed with exit code 1" in failed["message"]
+    assert job["status"]["completionTime"]
+    eventually("the survivor is stopped", lambda: sorted(cluster.run_pods("loop-failed", NODE)) == ["digits-worker-0"])
+
+
+def test_scaling_up_and_down_while_training(cluster: Cluster, controller: ControllerProcess) -> None:
+    submit(cluster, "loop-scale", elastic_job("digits", replicas=1, minReplicas=1, maxReplicas=4))
+    first = cluster.wait_running("loop-scale", 1, NODE)
+    scale(cluster, "loop-scale", "digits", 4)
+    cluster.wait_running("loop-scale", 4, NODE)
+    scale(cluster, "loop-scale", "digits", 2)
+    left = cluster.wait_running("loop-scale", 2, NODE)
+    assert left["digits-worker-0"]["metadata"]["uid"] == first["digits-worker-0"]["metadata"]["uid"]
+
+    def settled() -> bool:
+        status = cluster.job("loop-scale", "digits")["status"]
+        return (status["replicas"], status["restarts"], status["disruptions"]) == (2, 0, 0)
+
+    eventually("status with 2 workers and nothing charged", settled)
+
+
+def test_suspend_frees_the_workers_and_resume_starts_a_new_generation(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    submit(cluster, "loop-suspend", elastic_job("digits", minReplicas=1, maxReplicas=2))
+    cluster.wait_running("loop-suspend", 2, NODE)
+    edit(cluster, "loop-suspend", "digits", {"suspend": True})
+    cluster.wait_condition("loop-suspend", "digits", "Suspended")
+    eventually("no workers", lambda: not cluster.run_pods("loop-suspend", NODE))
+    edit(cluster, "loop-suspend", "digits", {"suspend": False})
+    pods = cluster.wait_running("loop-suspend", 2, NODE)
+    assert sorted(pods) == ["digits-worker-0", "digits-worker-1"]
+    args = pods["digits-worker-0"]["spec"]["containers"][0]["args"]
+    assert next(a for a in args if a.startswith("--rdzv_id")).endswith("-2")
+    assert cluster.job("loop-suspend", "digits")["status"]["disruptions"] == 0
+
+
+def test_a_notice_brings_a_replacement_before_the_worker_leaves(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    cluster.node("spot-1", gpus=1)
+    submit(cluster, "loop-notice", elastic_job("digits", minReplicas=1, maxReplicas=2))
+    cluster.wait_running("loop-notice", 2, "spot-1")
+    taints = [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]
+    reclaim_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+    noticed = time.monotonic()
+    cluster.merge(
+        "/api/v1/nodes/spot-1",
+        {"metadata": {"annotations": {"trainyard.dev/reclaim-at": reclaim_at}}, "spec": {"taints": taints}},
+    )
+    eventually("two replacements", lambda: len(cluster.pods("loop-notice")) == 4)
+    assert time.monotonic() - noticed < 2
+    pods = cluster.pods("loop-notice")
+    assert not any(pod["metadata"].get("deletionTimestamp") for pod in pods.values())
+    left = cluster.wait_running("loop-notice", 2, NODE)
+    assert sorted(left) == ["digits-worker-2", "digits-worker-3"]
+    assert cluster.job("loop-notice", "digits")["status"]["disruptions"] == 2
+
+
+def test_a_node_that_is_gone_gives_its_stuck_pods_back(cluster: Cluster, controller: ControllerProcess) -> None:
+    cluster.node("dying", gpus=1)
+    body = elastic_job("digits", replicas=1)
+    body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    submit(cluster, "loop-node", body)
+    old = cluster.wait_running("loop-node", 1, "dying")["digits-worker-0"]["metadata"]["uid"]
+    cluster.call("DELETE", "/api/v1/nodes/dying")
+
+    def stuck_one_is_gone() -> bool:
+        pods = cluster.pods("loop-node").values()
+        return bool(pods) and all(pod["metadata"]["uid"] != old for pod in pods)
+
+    eventually("the stuck pod is removed and replaced", stuck_one_is_gone, within=25)
+    cluster.wait_running("loop-node", 1, NODE)
+
+
+def test_a_request_that_no_node_can_hold_is_said_at_once(cluster: Cluster, controller: ControllerProcess) -> None:
+    body = elastic_job("greedy", replicas=1)
+    container = body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"nvidia.com/gpu": 8}}
+    submit(cluster, "loop-greedy", body)
+    job = cluster.wait_condition("loop-greedy", "greedy", "WaitingForCapacity")
+    waiting = next(c for c in job["status"]["conditions"] if c["type"] == "WaitingForCapacity")
+    assert waiting["reason"] == "RequestTooLarge"
+    assert waiting["message"].startswith("each worker asks for 8 nvidia.com/gpu; the largest node has 1: ")
+    assert waiting["message"].endswith("lower the request or add a pool")
+
+
+def test_a_template_that_the_api_server_refuses_is_told_to_the_user(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    body = elastic_job("broken", replicas=1)
+    body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "Not A Name"
+    submit(cluster, "loop-broken", body)
+
+    def told() -> bool:
+        conditions = cluster.job("loop-broken", "broken").get("status", {}).get("conditions", [])
+        return any("the API server refuses broken-worker-0" in c["message"] for c in conditions)
+
+    eventually("the refusal in the job's conditions", told)
+    assert cluster.pods("loop-broken") == {}
+
+
+def test_status_is_not_written_again_when_nothing_changes(cluster: Cluster, controller: ControllerProcess) -> None:
+    submit(cluster, "loop-quiet", elastic_job("digits"))
+    cluster.wait_running("loop-quiet", 2, NODE)
+    cluster.wait_condition("loop-quiet", "digits", "Running")
+    time.sleep(0.5)
+    version = cluster.job("loop-quiet", "digits")["metadata"]["resourceVersion"]
+    cluster.merge("/api/v1/nodes/" + NODE, {"metadata": {"annotations": {"heartbeat": "1"}}})
+    time.sleep(1)
+    assert cluster.job("loop-quiet", "digits")["metadata"]["resourceVersion"] == version
+
+
+def test_health_and_metrics_are_served(controller: ControllerProcess) -> None:
+    base = f"http://127.0.0.1:{controller.port}"
+    assert httpx2.get(f"{base}/healthz").text == "ok\n"
+    assert httpx2.get(f"{base}/readyz").status_code == 200
+    assert httpx2.get(f"{base}/else").status_code == 404
+    assert controller.metrics()['trainyard_api_calls_total{verb="create",resource="pods"}'] > 0
+
+
+def test_each_right_is_used_and_none_is_missing(cluster: Cluster, controller: ControllerProcess) -> None:
+    """The whole life of a job, after which the calls made are exactly the rights granted."""
+    submit(cluster, "loop-life", elastic_job("digits", cleanPodPolicy="All", ttlSecondsAfterFinished=1))
+    pods = cluster.wait_running("loop-life", 2, NODE)
+    for name in pods:
+        cluster.phase("loop-life", name, "Succeeded", exit_code=0)
+
+    def job_is_gone() -> bool:
+        path = f"{JOBS}/namespaces/loop-life/elasticjobs/digits"
+        return cluster.admin.get(path).status_code == 404
+
+    eventually("ttlSecondsAfterFinished deletes the job", job_is_gone)
+    assert cluster.run_pods("loop-life", NODE) == {}
+    events = cluster.call("GET", "/api/v1/namespaces/loop-life/events")["items"]
+    assert {"SuccessfulCreatePod", "ElasticJobSucceeded", "TTLExpired"} <= {e["reason"] for e in events}
+
+    granted = {(verb, resource) for rule in rules() for resource in rule["resources"] for verb in rule["verbs"]}
+    prefix = "trainyard_api_calls_total{"
+    calls = {
+        tuple(part.split('"')[1] for part in sample.removeprefix(prefix).split(","))
+        for sample in controller.metrics()
+        if sample.startswith(prefix)
+    }
+    assert calls == granted
+    assert "is forbidden" not in controller.log.read_text()
+
+
+def test_the_lease_passes_to_the_next_controller_at_once(cluster: Cluster, controller: ControllerProcess) -> None:
+    cluster.namespace("loop-lease")
+    first = start_controller(cluster, "--lease-namespace=loop-lease", "--namespace=loop-lease")
+    second = None
+    try:
+        eventually("the first leads", lambda: first.leading, within=20)
+        second = start_controller(cluster, "--lease-namespace=loop-lease", "--namespace=loop-lease")
+        waiting = second
+        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text(), within=20)
+        assert not second.leading
+        assert httpx2.get(f"http://127.0.0.1:{second.port}/readyz").status_code == 200
+        assert end(first.process, signal.SIGTERM) == 0
+        lease = cluster.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/loop-lease/leases/{LEASE_NAME}")
+        assert not lease["spec"].get("holderIdentity") or waiting.leading
+        eventually("the second leads", lambda: waiting.leading, within=6)
+    finally:
+        for process in (first, second):
+            if process is not None:
+                end(process.process)

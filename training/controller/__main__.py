@@ -1,0 +1,7 @@
+"""`python -m training.controller`."""
+
+import sys
+
+from training.controller.main import main
+
+sys.exit(main())

@@ -1,0 +1,354 @@
+"""The ElasticJob API `elastic.pytorch.org/v1alpha1`: one typed model for its schema, its readers and its writers.
+
+The contract with the archived upstream controller is kept (names, labels, prepended launcher arguments, flat
+run-policy fields). `crd.py` makes the custom resource definition from these models, so descriptions here are what
+`kubectl explain` shows. This module needs pydantic only: the Pulumi program reads it too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+GROUP = "elastic.pytorch.org"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "ElasticJob"
+PLURAL = "elasticjobs"
+
+WORKER = "Worker"
+"""The only replica type; its lower-case form is part of pod names and labels."""
+
+MAIN_CONTAINER = "elasticjob-worker"
+"""Name of the container that runs the launcher; without one of this name it is the first container."""
+
+MAX_NAME_LENGTH = 51
+"""`<name>-worker-9999` has to fit the 63 characters of a host name."""
+
+# Labels on pods and services: the four of upstream, then ours.
+LABEL_GROUP_NAME = "group-name"
+LABEL_JOB_NAME = "job-name"
+LABEL_REPLICA_TYPE = "replica-type"
+LABEL_REPLICA_INDEX = "replica-index"
+LABEL_OUR_JOB_NAME = f"{GROUP}/job-name"
+LABEL_GENERATION = f"{GROUP}/generation"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "trainyard"
+
+# Spot notices as they are seen in the cluster.
+ANNOTATION_RECLAIM_AT = "trainyard.dev/reclaim-at"
+NOTICE_TAINTS = frozenset(
+    {
+        "aws-node-termination-handler/spot-itn",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "ToBeDeletedByClusterAutoscaler",
+        "cloud.google.com/impending-node-termination",
+    }
+)
+TAINT_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+# Exit codes of the launcher with a meaning of their own; others are judged by the restart policy.
+EXIT_PREEMPTED = 75
+"""Preempted after saving a checkpoint: retried, not charged."""
+EXIT_DO_NOT_RESTART = 78
+"""Trying again cannot help: the job fails."""
+FIRST_RETRYABLE_EXIT_CODE = 128
+"""With `restartPolicy: ExitCode`, codes from here on (killed by a signal) are retried."""
+
+
+class ConditionType(StrEnum):
+    """Types of `status.conditions`."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+
+
+class Phase(StrEnum):
+    """`status.phase`: one word for people; programs read the conditions."""
+
+    PENDING = "Pending"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    COMPLETING = "Completing"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and events."""
+
+    JOB_CREATED = "ElasticJobCreated"
+    JOB_RUNNING = "ElasticJobRunning"
+    JOB_NOT_RUNNING = "ElasticJobNotRunning"
+    JOB_RESTARTING = "ElasticJobRestarting"
+    JOB_SUSPENDED = "ElasticJobSuspended"
+    JOB_RESUMED = "ElasticJobResumed"
+    JOB_SUCCEEDED = "ElasticJobSucceeded"
+    JOB_FAILED = "ElasticJobFailed"
+    WORKER_FAILED = "WorkerFailed"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    REQUEST_TOO_LARGE = "RequestTooLarge"
+    UNSCHEDULABLE = "Unschedulable"
+    CAPACITY_FOUND = "CapacityFound"
+    POD_CREATED = "SuccessfulCreatePod"
+    POD_DELETED = "SuccessfulDeletePod"
+    SERVICE_CREATED = "SuccessfulCreateService"
+    WORKER_DISRUPTED = "WorkerDisrupted"
+    WORKER_RESTARTED = "WorkerRestarted"
+    NODE_RECLAIM_NOTICE = "NodeReclaimNotice"
+    GENERATION_CHANGED = "RendezvousGenerationChanged"
+    JOB_EXPIRED = "TTLExpired"
+    NAME_TAKEN = "NameTaken"
+    RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
+    INVALID = "InvalidElasticJob"
+
+
+class RestartPolicy(StrEnum):
+    """What happens when a worker ends with an exit code other than 0."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods are deleted when the job has ended."""
+
+    ALL = "All"
+    RUNNING = "Running"
+    NONE = "None"
+
+
+Time = Annotated[datetime, PlainSerializer(lambda t: t.strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str)]
+"""A moment as the Kubernetes API writes it: UTC, whole seconds."""
+
+
+class _Model(BaseModel):
+    """camelCase on the wire, snake_case in Python, unknown fields ignored (the API server has pruned them)."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+class RunPolicyFields(_Model):
+    """When a job ends and what is left of it."""
+
+    clean_pod_policy: CleanPodPolicy | None = Field(
+        default=None,
+        description="Pods to delete when the job has ended. None (the default) keeps the pods that have finished, "
+        "Running is the same, All deletes every pod. Pods that still run are always deleted: they hold GPUs.",
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        default=None,
+        ge=0,
+        description="Seconds after its end until the job object and all it owns are deleted. Unset: never.",
+    )
+    active_deadline_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        description="Seconds after its start (or its last resume) until a job that has not ended fails.",
+    )
+    backoff_limit: int | None = Field(
+        default=None,
+        ge=0,
+        description="Worker failures after which the job fails. Disruptions (spot reclaim, drain, preemption, lost "
+        "node) are not counted. Unset: no limit.",
+    )
+
+
+class SchedulingPolicy(_Model):
+    """Accepted for compatibility with the upstream API."""
+
+    min_available: int | None = Field(default=None, ge=0, description="Accepted for compatibility; not used.")
+
+
+class ReplicaSpec(_Model):
+    """The workers."""
+
+    replicas: int = Field(default=1, ge=1, description="Wanted number of workers; also what `kubectl scale` sets.")
+    restart_policy: RestartPolicy = Field(
+        default=RestartPolicy.NEVER,
+        description="After an exit code other than 0. Never: the job fails. ExitCode: codes from 128 and 75 start a "
+        "new pod, others fail the job. OnFailure and Always: the kubelet restarts the container in its pod. Disrupted "
+        "workers are replaced under each policy.",
+    )
+    template: dict[str, Any] = Field(
+        description="Pod template of a worker. The launcher runs in container `elasticjob-worker`, or in the first "
+        "one; the launcher's rendezvous arguments are put before its args.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+
+
+class ElasticJobSpec(RunPolicyFields):
+    """What is wanted."""
+
+    rdzv_endpoint: str = Field(
+        min_length=1, description="host:port of the rendezvous store, passed to each launcher as --rdzv_endpoint."
+    )
+    min_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="Fewest workers that train. Unset: the number of replicas, so the job is not elastic.",
+    )
+    max_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most workers that train. Unset: the number of replicas, so the job is not elastic.",
+    )
+    suspend: bool | None = Field(
+        default=None, description="True stops the job and frees its GPUs; false or unset lets it run (again)."
+    )
+    scheduling_policy: SchedulingPolicy | None = Field(
+        default=None, description="Accepted for compatibility with the upstream API."
+    )
+    replica_specs: dict[str, ReplicaSpec] = Field(
+        description="The workers, under the only key Worker.", json_schema_extra={"maxProperties": 8}
+    )
+    run_policy: RunPolicyFields | None = Field(
+        default=None, description="The run-policy fields in Kubeflow's place; the same field directly under spec wins."
+    )
+    legacy_run_policy: RunPolicyFields | None = Field(
+        default=None,
+        alias="RunPolicy",
+        description="The run-policy fields as the upstream controller wrote them; the same field directly under spec "
+        "wins.",
+    )
+
+    @property
+    def worker(self) -> ReplicaSpec:
+        """The replica spec of the workers."""
+        return self.replica_specs[WORKER]
+
+    def effective_run_policy(self) -> RunPolicyFields:
+        """Run policy of the three places where it may stand; flat fields win, then `runPolicy`, then `RunPolicy`."""
+        values: dict[str, Any] = {}
+        for source in (self.legacy_run_policy, self.run_policy, self):
+            if source is not None:
+                for name in RunPolicyFields.model_fields:
+                    if (value := getattr(source, name)) is not None:
+                        values[name] = value
+        return RunPolicyFields(**values)
+
+
+class Condition(_Model):
+    """One aspect of a job's state."""
+
+    type: str = Field(description="Created, Running, Restarting, Suspended, Succeeded, Failed or WaitingForCapacity.")
+    status: str = Field(description="True or False.")
+    reason: str = Field(default="", description="One word for programs.")
+    message: str = Field(default="", description="A sentence for people.")
+    last_transition_time: Time | None = Field(default=None, description="When status last changed.")
+    observed_generation: int | None = Field(
+        default=None, description="metadata.generation from which this was concluded."
+    )
+
+
+class ReplicaStatus(_Model):
+    """Workers counted by state."""
+
+    active: int = Field(default=0, description="Pods that exist, have not finished and are not being deleted.")
+    ready: int = Field(default=0, description="Active pods that are ready.")
+    pending: int = Field(default=0, description="Active pods that do not run yet.")
+    succeeded: int = Field(default=0, description="Pods that finished with exit code 0.")
+    failed: int = Field(default=0, description="Pods that failed and still exist.")
+
+
+class ElasticJobStatus(_Model):
+    """What is."""
+
+    phase: Phase | None = Field(
+        default=None, description="The state in one word, for people; programs read conditions."
+    )
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        description="Aspects of the job's state.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    observed_generation: int | None = Field(default=None, description="metadata.generation that this status answers.")
+    replicas: int = Field(default=0, description="Active workers; read by the scale subresource.")
+    ready_replicas: int = Field(default=0, description="Workers that are ready.")
+    desired_replicas: int = Field(default=0, description="Workers that the controller aims at now.")
+    selector: str | None = Field(
+        default=None, description="Label selector of the workers; read by the scale subresource."
+    )
+    replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict, description="Workers counted by state.")
+    generation: int = Field(
+        default=0,
+        description="Rendezvous generation, part of the rendezvous id: grows when all workers start anew together.",
+    )
+    nnodes: str | None = Field(default=None, description="min:max with which this generation's launchers were started.")
+    restarts: int = Field(default=0, description="Worker failures charged to backoffLimit since the job was created.")
+    disruptions: int = Field(
+        default=0, description="Workers lost to reclaims, drains, preemption or node loss; not charged."
+    )
+    failure_streak: int = Field(
+        default=0, description="Failures in short succession; the wait for a replacement grows with it."
+    )
+    last_failure_time: Time | None = Field(default=None, description="When a worker failure was last counted.")
+    last_disruption_time: Time | None = Field(default=None, description="When a disruption was last counted.")
+    accounted_pods: list[str] = Field(
+        default_factory=list,
+        description="UIDs of pods whose end has been counted already and that still exist: no end is counted twice.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+    container_restarts: dict[str, int] = Field(
+        default_factory=dict,
+        description="Restarts inside existing pods that were counted already, by pod UID (OnFailure and Always).",
+    )
+    start_time: Time | None = Field(default=None, description="When the job started, or was last resumed.")
+    first_success_time: Time | None = Field(
+        default=None, description="When the first worker finished: from here none is created."
+    )
+    completion_time: Time | None = Field(default=None, description="When the job ended, well or not.")
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of a type, if it has ever been set."""
+        return next((c for c in self.conditions if c.type == kind), None)
+
+    def is_true(self, kind: ConditionType) -> bool:
+        """Whether the condition of a type is set and True."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended for good."""
+        return self.is_true(ConditionType.SUCCEEDED) or self.is_true(ConditionType.FAILED)
+
+
+class ObjectMeta(_Model):
+    """The part of the metadata that the controller reads."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int = 1
+    resource_version: str = "0"
+    deletion_timestamp: datetime | None = None
+    creation_timestamp: datetime | None = None
+
+
+class ElasticJob(_Model):
+    """An elastic PyTorch training job: workers that may come and go while it trains."""
+
+    metadata: ObjectMeta
+    spec: ElasticJobSpec
+    status: ElasticJobStatus = ElasticJobStatus()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"

@@ -1,0 +1,81 @@
+"""Can a worker fit any node at all? Says so at once, in a sentence, instead of waiting in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from training.controller.records import NodeRecord
+
+_FACTORS = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+
+
+def parse_quantity(quantity: str | float) -> Decimal:
+    """A Kubernetes quantity (`500m`, `1.5Gi`, `1e3`, 2) as a number; 0 for what is none (the API server refuses it)."""
+    text = str(quantity).strip()
+    number = text.rstrip("numkMGTPEi")
+    try:
+        return Decimal(number) * _FACTORS[text[len(number) :]]
+    except (InvalidOperation, KeyError):
+        return Decimal(0)
+
+
+def worker_requests(template: Mapping[str, Any]) -> dict[str, str]:
+    """What one worker asks for, by resource, as written; summed where several containers ask.
+
+    A limit without a request is a request too, as the API server has it.
+    """
+    totals: dict[str, Decimal] = {}
+    written: dict[str, str] = {}
+    for container in (template.get("spec") or {}).get("containers") or ():
+        resources = container.get("resources") or {}
+        wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for resource, amount in wanted.items():
+            written[resource] = str(amount) if resource not in totals else ""
+            totals[resource] = totals.get(resource, Decimal(0)) + parse_quantity(amount)
+    return {resource: written[resource] or str(total) for resource, total in totals.items()}
+
+
+def too_large(template: Mapping[str, Any], nodes: Iterable[NodeRecord]) -> str | None:
+    """Why no node can ever hold a worker of this template, as a sentence; None if one might."""
+    selector = (template.get("spec") or {}).get("nodeSelector") or {}
+    every = list(nodes)
+    fitting = [node for node in every if all(node.labels.get(k) == v for k, v in selector.items())]
+    if not every:
+        return "the cluster has no nodes yet: workers wait until one joins"
+    if not fitting:
+        labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        return f"no node has the labels of the worker's nodeSelector ({labels}): correct it or add a pool with them"
+    for resource, amount in sorted(worker_requests(template).items()):
+        asked = parse_quantity(amount)
+        largest = max(fitting, key=lambda node: (node.allocatable.get(resource, Decimal(0)), node.name))
+        most = largest.allocatable.get(resource, Decimal(0))
+        if asked > most:
+            has = f"the largest node has {_show(resource, most)}: {largest.name}" if most else "no node has any"
+            return f"each worker asks for {amount} {resource}; {has}: lower the request or add a pool"
+    return None
+
+
+def _show(resource: str, amount: Decimal) -> str:
+    if resource in {"memory", "ephemeral-storage"} or resource.startswith("hugepages-"):
+        return f"{amount / _FACTORS['Mi']:.0f}Mi"
+    return f"{amount.normalize():f}"

@@ -1,0 +1,270 @@
+"""The few calls to the Kubernetes API that the controller makes, on lightkube's asynchronous client.
+
+Objects are plain dictionaries: the controller keeps small records of them (`records.py`) and drops the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from lightkube import ApiError
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.generic_client import ALL_NS, BasicRequest, GenericAsyncClient
+from lightkube.core.resource import ApiInfo, ResourceDef
+from lightkube.generic_resource import (
+    GenericGlobalResource,
+    GenericNamespacedResource,
+    GenericNamespacedStatus,
+    create_api_info,
+)
+
+from training.controller.api import GROUP, KIND, PLURAL, VERSION
+
+FIELD_MANAGER = "trainyard-elastic-controller"
+CONNECTIONS = 16
+"""Calls in flight at once; a Python client gains nothing beyond."""
+CALL_TIMEOUT = 30.0  # seconds
+WATCH_SECONDS = 300
+"""The API server ends a watch after this time; it is taken up again where it ended."""
+WATCH_SILENCE = WATCH_SECONDS + 30.0
+"""A watch silent for longer has lost its connection without word (bookmarks come every minute)."""
+
+CONFLICT = 409
+NOT_FOUND = 404
+GONE = 410
+
+
+class Job(GenericNamespacedResource):
+    """An ElasticJob."""
+
+    _api_info: ApiInfo = create_api_info(GROUP, VERSION, KIND, PLURAL)
+
+
+class JobStatus(GenericNamespacedStatus):
+    """The status subresource of an ElasticJob."""
+
+    _api_info: ApiInfo = ApiInfo(
+        resource=ResourceDef(GROUP, VERSION, KIND),
+        parent=ResourceDef(GROUP, VERSION, KIND),
+        plural=PLURAL,
+        verbs=["get", "patch", "put"],
+        action="status",
+    )
+
+
+class Pod(GenericNamespacedResource):
+    """A pod."""
+
+    _api_info: ApiInfo = create_api_info("", "v1", "Pod", "pods")
+
+
+class Service(GenericNamespacedResource):
+    """A service."""
+
+    _api_info: ApiInfo = create_api_info("", "v1", "Service", "services")
+
+
+class Node(GenericGlobalResource):
+    """A node."""
+
+    _api_info: ApiInfo = create_api_info(
+        "", "v1", "Node", "nodes", verbs=["delete", "get", "list", "patch", "post", "put", "watch"]
+    )
+
+
+class Event(GenericNamespacedResource):
+    """An event."""
+
+    _api_info: ApiInfo = create_api_info("", "v1", "Event", "events")
+
+
+class Lease(GenericNamespacedResource):
+    """A lease."""
+
+    _api_info: ApiInfo = create_api_info("coordination.k8s.io", "v1", "Lease", "leases")
+
+
+Resource = type[Job | JobStatus | Pod | Service | Node | Event | Lease]
+Object = dict[str, Any]
+
+
+class RateLimit:
+    """Token bucket: `rate` calls per second on the long run, `burst` at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._last = time.monotonic()
+
+    async def wait(self) -> None:
+        """Returns when the next call may go out."""
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate) - 1
+        self._last = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._rate)
+
+
+class Api:
+    """Typed access to the objects that the controller works with."""
+
+    def __init__(self, config: SingleConfig | None = None, *, rate: float = 400, burst: int = 800) -> None:
+        """Connects to `config`, else to the cluster that the process runs in, else to `KUBECONFIG`."""
+        timeout = httpx2.Timeout(CALL_TIMEOUT)
+        self._client = GenericAsyncClient(
+            ConnectionParams(timeout=timeout), config or KubeConfig.from_env().get(), field_manager=FIELD_MANAGER
+        )
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._limit = RateLimit(rate, burst)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """Calls made so far by (verb, resource), as RBAC names them."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the configuration: in a cluster that of the pod."""
+        namespace: str | None = self._client.namespace
+        return namespace or "default"
+
+    async def list_all(self, kind: Resource, namespace: str | None, labels: str | None) -> tuple[list[Object], str]:
+        """All objects, and the version of the collection from which a watch can go on."""
+        self._count("list", kind)
+        request = self._client.prepare_request(
+            "list",
+            res=kind,
+            namespace=_scope(kind, namespace),
+            params={"limit": "500", "labelSelector": labels},
+        )
+        items: list[Object] = []
+        version = ""
+        async for listed, chunk in self._client.list_chunks(request):
+            version = listed or version
+            items.extend(chunk)
+        return items, version
+
+    async def watch(
+        self, kind: Resource, namespace: str | None, labels: str | None, version: str
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """What happens after `version`: (ADDED | MODIFIED | DELETED | BOOKMARK, object).
+
+        Raises:
+            httpx2.HTTPError: the watch is broken; with `ApiError` 410 the version is too old and a new list is due.
+            TimeoutError: the connection is dead.
+        """
+        self._count("watch", kind)
+        request = self._client.prepare_request(
+            "list",
+            res=kind,
+            namespace=_scope(kind, namespace),
+            watch=True,
+            params={
+                "resourceVersion": version,
+                "labelSelector": labels,
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(WATCH_SECONDS),
+            },
+        )
+        stream = self._client.watch(request)
+        try:
+            while True:
+                async with asyncio.timeout(WATCH_SILENCE):
+                    event = await anext(stream)
+                yield event
+        finally:
+            await stream.aclose()
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        """Creates an object and returns it as stored.
+
+        Raises:
+            ApiError: 409 if the name is taken; 403, 422 if it is refused.
+        """
+        namespace = obj["metadata"]["namespace"]
+        request = self._client.prepare_request("post", res=kind, obj=kind.from_dict(obj), namespace=namespace)
+        return await self._send("create", kind, "post", request)
+
+    async def get(self, kind: Resource, namespace: str, name: str) -> Object:
+        """The object of a name.
+
+        Raises:
+            ApiError: 404 if there is none.
+        """
+        request = self._client.prepare_request("get", res=kind, name=name, namespace=namespace)
+        return await self._send("get", kind, "get", request)
+
+    async def update(self, kind: Resource, obj: Object) -> Object:
+        """Replaces an object.
+
+        Raises:
+            ApiError: 409 if it has changed since it was read.
+        """
+        namespace = obj["metadata"]["namespace"]
+        request = self._client.prepare_request("put", res=kind, obj=kind.from_dict(obj), namespace=namespace)
+        return await self._send("update", kind, "put", request)
+
+    async def apply(self, kind: Resource, obj: Object) -> Object:
+        """Server-side apply: the controller owns the fields in `obj`, all of them and no others."""
+        request = self._client.prepare_request(
+            "patch",
+            res=kind,
+            name=obj["metadata"]["name"],
+            namespace=obj["metadata"]["namespace"],
+            obj=obj,
+            headers={"Content-Type": "application/apply-patch+yaml"},
+            params={"force": "true"},
+        )
+        return await self._send("patch", kind, "patch", request)
+
+    async def delete(
+        self, kind: Resource, namespace: str, name: str, *, uid: str | None = None, grace_seconds: int | None = None
+    ) -> Object:
+        """Deletes an object, if it still is the one with `uid`; answers with what the API server says.
+
+        Raises:
+            ApiError: 404 if there is none; 409 if another has its name now.
+        """
+        request = self._client.prepare_request("delete", res=kind, name=name, namespace=namespace)
+        request.data = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if uid is not None:
+            request.data["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            request.data["gracePeriodSeconds"] = grace_seconds
+        request.response_type = kind  # type: ignore[assignment]
+        return await self._send("delete", kind, "delete", request)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def _send(self, verb: str, kind: Resource, method: str, request: BasicRequest) -> Object:
+        self._count(verb, kind)
+        await self._limit.wait()
+        async with self._slots:
+            response = await self._client.send(  # type: ignore[no-untyped-call]
+                self._client.build_adapter_request(request)
+            )
+        answer: Object = self._client.handle_response(method, response, request)
+        return answer
+
+    def _count(self, verb: str, kind: Resource) -> None:
+        info = kind._api_info  # noqa: SLF001 -- lightkube's own name for a resource's place in the API
+        self.calls[verb, f"{info.plural}/{info.action}" if info.action else info.plural] += 1
+
+
+def code_of(error: Exception) -> int | None:
+    """HTTP status code of an API error."""
+    if isinstance(error, ApiError):
+        return error.status.code
+    return error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else None
+
+
+def _scope(kind: Resource, namespace: str | None) -> str | None:
+    if issubclass(kind, Node):
+        return None
+    return namespace or ALL_NS

@@ -1,0 +1,301 @@
+"""Carries plans out: one status write first, then the actions, many at a time but starting with one.
+
+Everything may be done twice: names of pods are deterministic, so what exists already is a 409 and no harm, and
+deletions name the pod's UID, so a successor of the same name is never hit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+from pydantic import ValidationError
+
+from training.controller import client, pods
+from training.controller.api import API_VERSION, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, Reason
+from training.controller.client import CONFLICT, CONNECTIONS, NOT_FOUND, Api, Object, code_of
+from training.controller.planner import (
+    Action,
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    Event,
+    Plan,
+    plan,
+)
+from training.controller.store import JobRecord, Store
+
+log = logging.getLogger(__name__)
+
+MOST_EVENTS_WAITING = 1000
+SAME_NAME_REFUSED = 2
+"""A pod name refused this often with no pod to be seen is used by somebody else."""
+
+
+class RefusedError(Exception):
+    """The API server refuses something for a reason that the user has to know."""
+
+
+class Executor:
+    """Plans one job at a time and carries the plan out."""
+
+    def __init__(self, api: Api, store: Store, identity: str) -> None:
+        self._api = api
+        self._store = store
+        self._identity = identity
+        self._create_errors: dict[str, str] = {}
+        self._refused_names: dict[str, Counter[str]] = {}
+        self._events: asyncio.Queue[tuple[ElasticJob, Event]] = asyncio.Queue(MOST_EVENTS_WAITING)
+        self.plans = 0
+        self.seconds = 0.0
+
+    async def reconcile(self, key: str) -> float | None:
+        """One pass over a job.
+
+        Returns:
+            Seconds after which to look again even if nothing happens.
+
+        Raises:
+            RefusedError: the API server refuses what the job asks for.
+            httpx2.HTTPError: a call failed; the pass is to be repeated.
+        """
+        record = self._store.jobs.get(key)
+        if record is None:
+            self._forget(key)
+            return None
+        if record.job is None:
+            log.error("this job cannot be read: %s", record.error, extra={"job": key})
+            return None
+        job = record.job
+        vanished = self._store.vanished(key)
+        refused = self._refused_names.get(key, Counter())
+        started = time.perf_counter()
+        result = plan(
+            job,
+            [*self._store.pods_of(key), *vanished],
+            self._store.nodes.all(),
+            datetime.now(UTC),
+            service_exists=self._store.services.get(f"{job.metadata.namespace}/{pods.service_name(job.metadata.name)}")
+            is not None,
+            create_error=self._create_errors.get(key),
+            names_taken=frozenset(name for name, times in refused.items() if times >= SAME_NAME_REFUSED),
+        )
+        self.plans += 1
+        self.seconds += time.perf_counter() - started
+        await self._write_status(job, result.status)
+        self._store.forget_vanished(key, vanished)
+        self._tell(job, summarised(result.events))
+        await self._carry_out(key, job, result)
+        return result.requeue_after.total_seconds() if result.requeue_after is not None else None
+
+    async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
+        if status == job.status:
+            return
+        written = await self._api.apply(
+            client.JobStatus,
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                # the UID keeps a later job of the same name from getting this one's status
+                "metadata": {
+                    "name": job.metadata.name,
+                    "namespace": job.metadata.namespace,
+                    "uid": job.metadata.uid,
+                },
+                "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            },
+        )
+        self._store.jobs.put(written)
+
+    async def _carry_out(self, key: str, job: ElasticJob, result: Plan) -> None:
+        deletions = [action for action in result.actions if isinstance(action, DeletePod)]
+        creations = [action for action in result.actions if isinstance(action, CreatePod)]
+        others = [action for action in result.actions if not isinstance(action, DeletePod | CreatePod)]
+        for action in others:
+            if not isinstance(action, DeleteJob):
+                await self._other(job, action)
+        if deletions:
+            await self._together([self._delete_pod(job, action) for action in deletions])
+            self._tell_pods(job, Reason.POD_DELETED, "deleted", deletions)
+            log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
+        if creations:
+            await self._create_pods(key, job, creations)
+        if any(isinstance(action, DeleteJob) for action in others):
+            await self._delete(client.Job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
+            log.info("deleted the job: its time to live is over", extra={"job": key})
+
+    async def _create_pods(self, key: str, job: ElasticJob, creations: Sequence[CreatePod]) -> None:
+        """Slow start: 1, 2, 4 ... at once, so that a job whose pods are refused costs one call and not a thousand."""
+        made: list[CreatePod] = []
+        size = 1
+        try:
+            while len(made) < len(creations):
+                batch = creations[len(made) : len(made) + size]
+                await self._together([self._create_pod(key, job, action) for action in batch])
+                made.extend(batch)
+                size = min(size * 2, 4 * CONNECTIONS)
+        finally:
+            if made:
+                self._tell_pods(job, Reason.POD_CREATED, "created", made)
+                log.info("created %s", _names(made), extra={"job": key, "generation": made[0].generation})
+        self._create_errors.pop(key, None)
+
+    async def _create_pod(self, key: str, job: ElasticJob, action: CreatePod) -> None:
+        manifest = pods.worker_pod(job, action.index, action.generation, action.nnodes)
+        try:
+            created = await self._api.create(client.Pod, manifest)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) == CONFLICT:
+                self._refused_names.setdefault(key, Counter())[action.name] += 1
+                raise RefusedError(f"pod {action.name} exists already") from error
+            if code_of(error) in {400, 403, 404, 422}:
+                message = f"the API server refuses {action.name}: {error}"
+                self._create_errors[key] = message
+                raise RefusedError(message) from error
+            raise
+        self._store.pods.put(created)
+
+    async def _delete_pod(self, job: ElasticJob, action: DeletePod) -> None:
+        answer = await self._delete(
+            client.Pod, job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds
+        )
+        if answer is None or answer.get("kind") != "Pod":
+            return  # the watch tells
+        if answer["metadata"].get("deletionTimestamp") and not _gone_at_once(answer):
+            self._store.pods.put(answer)
+        else:
+            self._store.pods.drop(f"{job.metadata.namespace}/{action.name}", int(answer["metadata"]["resourceVersion"]))
+
+    async def _other(self, job: ElasticJob, action: Action) -> None:
+        namespace = job.metadata.namespace
+        if isinstance(action, DeleteService):
+            await self._delete(client.Service, namespace, action.name)
+        elif isinstance(action, CreateService):
+            manifest = pods.headless_service(job)
+            try:
+                created = await self._api.create(client.Service, manifest)
+            except httpx2.HTTPStatusError as error:
+                if code_of(error) != CONFLICT:
+                    raise
+                log.warning("service %s exists already", manifest["metadata"]["name"], extra={"job": job.key})
+            else:
+                self._store.services.put(created)
+
+    async def _delete(
+        self,
+        kind: client.Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> Object | None:
+        """Deletes what may be gone, or replaced by another of its name, already."""
+        try:
+            return await self._api.delete(kind, namespace, name, uid=uid, grace_seconds=grace_seconds)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) not in {NOT_FOUND, CONFLICT}:
+                raise
+            return None
+
+    @staticmethod
+    async def _together(calls: Sequence[Any]) -> None:
+        """Makes calls side by side; all are seen to their end before the first error is raised."""
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _forget(self, key: str) -> None:
+        self._create_errors.pop(key, None)
+        self._refused_names.pop(key, None)
+        self._store.forget(key)
+
+    # --- events: best effort, never in the way ----------------------------------------------------------------------
+
+    def _tell(self, job: ElasticJob, events: Sequence[Event]) -> None:
+        for event in events:
+            log.info("%s", event.message, extra={"job": job.key, "reason": str(event.reason)})
+            if not self._events.full():
+                self._events.put_nowait((job, event))
+
+    def _tell_pods(self, job: ElasticJob, reason: Reason, verb: str, actions: Sequence[CreatePod | DeletePod]) -> None:
+        if not self._events.full():
+            self._events.put_nowait((job, Event("Normal", reason, f"{verb} {_names(actions)}")))
+
+    async def run_events(self) -> None:
+        """Sends events until cancelled."""
+        while True:
+            job, event = await self._events.get()
+            try:
+                await self._api.create(client.Event, self._event(job, event))
+            except httpx2.HTTPError as error:
+                log.debug("event not sent: %s", error, extra={"job": job.key})
+
+    def _event(self, job: ElasticJob, event: Event) -> Object:
+        now = datetime.now(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{job.metadata.name}.{time.time_ns():x}", "namespace": job.metadata.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": job.metadata.name,
+                "namespace": job.metadata.namespace,
+                "uid": job.metadata.uid,
+                "resourceVersion": job.metadata.resource_version,
+            },
+            "type": event.type,
+            "reason": str(event.reason),
+            "message": event.message[:1000],
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+            "source": {"component": f"{MANAGED_BY}-elastic-controller"},
+            "reportingComponent": f"{MANAGED_BY}-elastic-controller",
+            "reportingInstance": self._identity,
+        }
+
+
+def summarised(events: Sequence[Event], most: int = 3) -> list[Event]:
+    """At most a few events of a reason; where there are more, one tells their number and the first."""
+    result: list[Event] = []
+    for kind, reason in dict.fromkeys((event.type, event.reason) for event in events):
+        same = [event for event in events if (event.type, event.reason) == (kind, reason)]
+        result.extend(
+            same if len(same) <= most else [Event(kind, reason, f"{len(same)} times, first: {same[0].message}")]
+        )
+    return result
+
+
+def job_record(obj: Object) -> JobRecord:
+    """The record of an ElasticJob object; one that cannot be read keeps the reason."""
+    metadata = obj["metadata"]
+    version = int(metadata["resourceVersion"])
+    try:
+        return JobRecord(ElasticJob.model_validate(obj), version)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return JobRecord(None, version, f"{where}: {first['msg']}")
+
+
+def _names(actions: Sequence[CreatePod | DeletePod], most: int = 4) -> str:
+    names = [action.name for action in actions]
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{len(names)} workers: {', '.join(names[: most - 1])} ... {names[-1]}"
+
+
+def _gone_at_once(pod: Object) -> bool:
+    return pod["metadata"].get("deletionGracePeriodSeconds") == 0 and not pod["metadata"].get("finalizers")

@@ -1,0 +1,231 @@
+"""`python -m training.controller`: informers, queue, leader election, health, and a clean end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+from lightkube.core.exceptions import ConfigError
+
+from training.controller.client import Api
+from training.controller.executor import Executor, RefusedError, job_record
+from training.controller.health import HealthServer
+from training.controller.lease import LeaderLease
+from training.controller.queue import KeyQueue
+from training.controller.rbac import LEASE_NAME
+from training.controller.store import Store
+
+log = logging.getLogger("training.controller")
+
+WORKERS = 8
+"""Jobs that are worked on at the same time."""
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; what was passed as `extra` stands beside the message."""
+
+    _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line."""
+        entry: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "logger": record.name,
+        }
+        entry |= {key: value for key, value in record.__dict__.items() if key not in self._STANDARD}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+class Controller:
+    """The running controller."""
+
+    def __init__(self, api: Api, *, namespace: str | None, lease_namespace: str, identity: str) -> None:
+        self._api = api
+        self._queue = KeyQueue()
+        self._store = Store(api, job_record, self._queue.add, namespace)
+        self._executor = Executor(api, self._store, identity)
+        self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
+        self._leading = False
+        self._errors = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it knows the cluster, as leader or in waiting."""
+        return all(informer.synced.is_set() for informer in self._store.informers)
+
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Works until `stop` is set (True) or the lease is lost (False)."""
+        informers = [asyncio.create_task(informer.run()) for informer in self._store.informers]
+        election = asyncio.create_task(self._lead())
+        stopping: asyncio.Task[Any] = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([election, stopping, *informers], return_when=asyncio.FIRST_COMPLETED)
+            for task in informers:
+                if task.done():
+                    task.result()  # informers end by nothing but a bug: let it be seen
+            if election.done():
+                election.result()
+            return stop.is_set()
+        finally:
+            self._leading = False
+            for task in (election, stopping, *informers):
+                task.cancel()
+            await asyncio.gather(election, stopping, *informers, return_exceptions=True)
+            await self._lease.release()
+
+    async def _lead(self) -> None:
+        await self._store.wait_synced()
+        await self._lease.acquire()
+        self._leading = True
+        for key in self._store.jobs.all():
+            self._queue.add(key)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
+            tasks.append(group.create_task(self._executor.run_events()))
+            await self._lease.hold()
+            log.error("the lease is lost: another controller may lead now, so this one ends")
+            for task in tasks:
+                task.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            started = time.monotonic()
+            try:
+                again = await self._executor.reconcile(key)
+            except RefusedError as error:
+                wait = self._queue.failed(key)
+                log.warning("%s; next try in %.1f s", error, wait, extra={"job": key})
+            except (httpx2.HTTPError, TimeoutError) as error:
+                self._errors += 1
+                wait = self._queue.failed(key)
+                log.warning("call failed: %s; next try in %.1f s", error or repr(error), wait, extra={"job": key})
+            except Exception:  # one job's trouble must not stop the others
+                self._errors += 1
+                wait = self._queue.failed(key)
+                log.exception("planning failed; next try in %.1f s", wait, extra={"job": key})
+            else:
+                self._queue.done(key, time.monotonic() - started)
+                if again is not None:
+                    self._queue.add(key, again)
+
+    def metrics(self) -> str:
+        """Prometheus' text format."""
+        jobs: dict[str, int] = {}
+        for record in self._store.jobs:
+            phase = str(record.job.status.phase or "Pending") if record.job is not None else "Unreadable"
+            jobs[phase] = jobs.get(phase, 0) + 1
+        lines = [
+            _metric("trainyard_controller_leader", "gauge", "1 while this process leads.", {"": int(self._leading)}),
+            _metric("trainyard_elasticjobs", "gauge", "Jobs by phase.", {f'phase="{k}"': v for k, v in jobs.items()}),
+            _metric("trainyard_worker_pods", "gauge", "Worker pods known.", {"": len(self._store.pods.all())}),
+            _metric("trainyard_queue_length", "gauge", "Jobs waiting to be looked at.", {"": len(self._queue)}),
+            _metric("trainyard_plans_total", "counter", "Plans made.", {"": self._executor.plans}),
+            _metric("trainyard_plan_seconds_total", "counter", "Time spent planning.", {"": self._executor.seconds}),
+            _metric("trainyard_errors_total", "counter", "Passes that failed.", {"": self._errors}),
+            _metric(
+                "trainyard_lists_total",
+                "counter",
+                "Full lists read; each after the first four stands for a watch that could not be resumed.",
+                {"": sum(informer.relists for informer in self._store.informers)},
+            ),
+            _metric(
+                "trainyard_api_calls_total",
+                "counter",
+                "Calls to the API server.",
+                {f'verb="{verb}",resource="{resource}"': n for (verb, resource), n in self._api.calls.items()},
+            ),
+        ]
+        return "".join(lines)
+
+
+def _metric(name: str, kind: str, text: str, values: dict[str, float]) -> str:
+    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    return head + "".join(f"{name}{{{labels}}} {n}\n" if labels else f"{name} {n}\n" for labels, n in values.items())
+
+
+def parse_args(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.controller",
+        description="Serves ElasticJob objects: keeps the workers of elastic training jobs running.",
+        epilog="In a cluster it needs no option. On a computer with a kubeconfig: KUBECONFIG=... python -m "
+        "training.controller --namespace training --metrics-port 0 --lease-namespace default",
+    )
+    parser.add_argument("--namespace", help="look after jobs of this namespace only (default: all)")
+    parser.add_argument("--lease-namespace", help="namespace of the leader Lease (default: the pod's own)")
+    parser.add_argument(
+        "--metrics-port", type=int, default=8080, help="port of /healthz, /readyz, /metrics (default 8080)"
+    )
+    parser.add_argument(
+        "--metrics-address",
+        default=os.environ.get("POD_IP", ""),
+        help="address to listen on (default: $POD_IP, else all)",
+    )
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the controller; returns the exit code."""
+    args = parse_args(sys.argv[1:] if argv is None else argv)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=args.log_level.upper(), handlers=[handler], force=True)
+    logging.getLogger("httpx2").setLevel("WARNING")
+    logging.getLogger("httpcore2").setLevel("WARNING")
+    return asyncio.run(_run(args))
+
+
+def _complain(sentence: str) -> None:
+    """A user's mistake: a sentence, without a traceback."""
+    log.error(sentence)
+
+
+async def _run(args: argparse.Namespace) -> int:
+    try:
+        api = Api()
+    except (ConfigError, OSError, KeyError) as error:
+        _complain(f"no cluster to connect to: {error}. Run it in a cluster, or set KUBECONFIG to a kubeconfig file")
+        return EXIT_USAGE
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    controller = Controller(
+        api, namespace=args.namespace, lease_namespace=args.lease_namespace or api.namespace, identity=identity
+    )
+    health = HealthServer(lambda: controller.ready, controller.metrics)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        port = await health.start(args.metrics_address or "0.0.0.0", args.metrics_port)  # noqa: S104 -- a pod's own address
+    except OSError as error:
+        _complain(f"cannot listen on port {args.metrics_port}: {error}. Choose another with --metrics-port")
+        await api.close()
+        return EXIT_USAGE
+    log.info("started", extra={"identity": identity, "port": port, "namespace": args.namespace or "all"})
+    try:
+        stopped = await controller.run(stop)
+    finally:
+        health.close()
+        await api.close()
+    log.info("stopped")
+    return 0 if stopped else EXIT_FAILED

@@ -1,0 +1,685 @@
+"""What to do about one job: a pure function of what is known about it.
+
+`plan` reads the job, its pods, the nodes and the clock, and answers with actions and the status that belongs to them.
+It never waits, calls or remembers: all memory is in the job's status, so a new controller goes on where the old ended.
+
+Two rules keep the books right:
+
+- The status is written before the actions are carried out, and names (`accountedPods`) the pods whose end it has
+  counted. So no end is counted twice, whoever dies in between.
+- Workers are counted, not numbered: losing one of four when three are wanted creates nothing and deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from training.controller.api import (
+    EXIT_DO_NOT_RESTART,
+    EXIT_PREEMPTED,
+    FIRST_RETRYABLE_EXIT_CODE,
+    WORKER,
+    CleanPodPolicy,
+    Condition,
+    ConditionType,
+    ElasticJob,
+    ElasticJobStatus,
+    Phase,
+    Reason,
+    ReplicaStatus,
+    RestartPolicy,
+)
+from training.controller.capacity import too_large
+from training.controller.pods import pod_name, selector, service_name
+from training.controller.records import NodeRecord, PodRecord
+
+DRAIN_WINDOW = timedelta(seconds=300)
+"""How long the other workers may go on after the first one has finished."""
+NODE_LOST_AFTER = timedelta(seconds=15)
+"""How long a node may be NotReady (which the cluster says after 40-50 s of silence) before its workers are replaced."""
+NODE_UNSEEN_AFTER = timedelta(seconds=10)
+"""Age from which a pod's node counts as gone when it is not known: younger ones may be ahead of the node's news."""
+NOTICE_MARGIN = timedelta(seconds=5)
+"""A leaving worker's grace period ends this long before its node does."""
+LEAVE_BEFORE_RECLAIM = timedelta(seconds=35)
+"""When no replacement runs, a leaving worker is told to go this long before its node is taken: 30 s and the margin."""
+COLLATERAL_WINDOW = timedelta(seconds=120)
+"""Exit code 1 this soon after a worker was lost is that loss's doing (torchrun ends with 1 when a peer goes), ..."""
+MOST_COLLATERAL = 10
+"""... but not for ever."""
+FIRST_BACKOFF = timedelta(seconds=1)
+LONGEST_BACKOFF = timedelta(seconds=300)
+STREAK_ENDS_AFTER = timedelta(seconds=600)
+"""A failure this long after the one before starts a new streak: the wait is short again."""
+
+DEFAULT_GRACE_SECONDS = 30  # of Kubernetes
+
+OWN_END = frozenset({EXIT_PREEMPTED, EXIT_DO_NOT_RESTART})
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Create the job's headless Service."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    """Delete the job's headless Service."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a worker."""
+
+    name: str
+    index: int
+    generation: int
+    nnodes: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a worker; `grace_seconds` 0 removes the object without waiting for its node."""
+
+    name: str
+    uid: str
+    why: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the job itself, whose time to live is over."""
+
+
+Action = CreateService | DeleteService | CreatePod | DeletePod | DeleteJob
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth telling on the job's event list."""
+
+    type: Literal["Normal", "Warning"]
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. The status comes first, then the actions in their order."""
+
+    actions: tuple[Action, ...]
+    status: ElasticJobStatus
+    events: tuple[Event, ...] = ()
+    requeue_after: timedelta | None = None
+    """When to look again even if nothing happens."""
+
+
+def bounds(job: ElasticJob) -> tuple[int, int]:
+    """Fewest and most workers; an unset one is the number of replicas."""
+    replicas = job.spec.worker.replicas
+    fewest = job.spec.min_replicas if job.spec.min_replicas is not None else replicas
+    most = job.spec.max_replicas if job.spec.max_replicas is not None else replicas
+    return min(fewest, most), max(fewest, most)
+
+
+def grace_period(job: ElasticJob) -> int:
+    """Seconds between a worker's SIGTERM and its SIGKILL, as its template has it."""
+    seconds = (job.spec.worker.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else DEFAULT_GRACE_SECONDS
+
+
+def failure_backoff(streak: int) -> timedelta:
+    """The wait before a replacement after `streak` failures in short succession: 1 s, 2 s, 4 s ... 5 minutes."""
+    return min(FIRST_BACKOFF * 2 ** min(streak - 1, 20), LONGEST_BACKOFF) if streak > 0 else timedelta(0)
+
+
+def plan(
+    job: ElasticJob,
+    pods: Sequence[PodRecord],
+    nodes: Mapping[str, NodeRecord],
+    now: datetime,
+    *,
+    service_exists: bool = True,
+    create_error: str | None = None,
+    names_taken: frozenset[str] = frozenset(),
+) -> Plan:
+    """Decides what to do about a job.
+
+    Args:
+        job: the job as last read or written.
+        pods: all pods that carry the job's name, also those of an earlier job of the same name, and those that were
+            seen to vanish since the last plan (`gone`).
+        nodes: every node by name.
+        now: the current time (UTC).
+        service_exists: whether the job's headless Service is there.
+        create_error: why the API server refused a pod of this job the last time, to be told to the user.
+        names_taken: pod names that others, unknown to the controller, use.
+    """
+    if job.metadata.deletion_timestamp is not None:  # the garbage collector's now
+        return Plan((), job.status)
+    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken).plan()
+
+
+@dataclass
+class _Planning:
+    """One pass; the fields from `status` on are what it works out."""
+
+    job: ElasticJob
+    pods: Sequence[PodRecord]
+    nodes: Mapping[str, NodeRecord]
+    now: datetime
+    service_exists: bool
+    create_error: str | None
+    names_taken: frozenset[str]
+    status: ElasticJobStatus = field(init=False)
+    before: ElasticJobStatus = field(init=False)
+    own: list[PodRecord] = field(init=False)
+    doomed: set[str] = field(default_factory=set)
+    accounted: set[str] = field(init=False)
+    actions: list[Action] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    timers: list[datetime] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.now = self.now.replace(microsecond=0)
+        self.before = self.job.status
+        self.status = self.job.status.model_copy(deep=True)
+        self.own = sorted(
+            (pod for pod in self.pods if pod.owner_uid == self.job.metadata.uid), key=lambda pod: (pod.index, pod.uid)
+        )
+        self.accounted = set(self.status.accounted_pods)
+        self.fewest, self.most = bounds(self.job)
+
+    # --- the pass ---------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        first_pass = self.status.condition(ConditionType.CREATED) is None
+        self.status.observed_generation = self.job.metadata.generation
+        self.status.selector = ",".join(f"{key}={value}" for key, value in selector(self.job.metadata.name).items())
+        self.condition(ConditionType.CREATED, True, Reason.JOB_CREATED, "the controller has seen the job")
+        if first_pass:
+            self.event("Normal", Reason.JOB_CREATED, "the controller takes care of this job")
+        if not self.status.ended:
+            self._go_on()
+        if self.status.ended:
+            self._clean_up()
+        self._force_delete_stuck()
+        self._summarise()
+        wait = min(self.timers) - self.now if self.timers else None
+        return Plan(tuple(self.actions), self.status, tuple(self.events), max(wait, timedelta(0)) if wait else wait)
+
+    def _go_on(self) -> None:
+        suspended = bool(self.job.spec.suspend)
+        self._choose_generation(suspended)
+        fatal = self._account_for_ends()
+        if self.status.first_success_time is not None:
+            self._complete()
+            return
+        if fatal is None:
+            fatal = self._budget_or_deadline_exceeded()
+        if fatal is not None:
+            self._fail(*fatal)
+            return
+        if suspended:
+            self._suspend()
+            return
+        if not self.service_exists:
+            self.actions.append(CreateService())
+        self._scale()
+
+    # --- generation -------------------------------------------------------------------------------------------------
+
+    def _choose_generation(self, suspended: bool) -> None:
+        """All workers of a generation share a rendezvous id and min:max; a resume or a changed min:max starts anew."""
+        if suspended or self.status.first_success_time is not None:
+            return
+        nnodes = f"{self.fewest}:{self.most}"
+        resumed = self.status.is_true(ConditionType.SUSPENDED)
+        if resumed:
+            self.condition(ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, "the job was resumed")
+            self.event("Normal", Reason.JOB_RESUMED, "the job was resumed")
+        if self.status.start_time is None:
+            self.status.start_time = self.now
+        if self.status.generation == 0:
+            self.status.generation = 1
+        elif resumed or self.status.nnodes != nnodes:
+            self.status.generation += 1
+            if not resumed:
+                self.event(
+                    "Normal",
+                    Reason.GENERATION_CHANGED,
+                    f"min:max changed from {self.status.nnodes} to {nnodes}: all workers start anew as generation "
+                    f"{self.status.generation} (set minReplicas and maxReplicas to scale without a restart)",
+                )
+        self.status.nnodes = nnodes
+
+    # --- ends of workers --------------------------------------------------------------------------------------------
+
+    def _account_for_ends(self) -> tuple[Reason, str] | None:
+        """Counts each worker's end once, and orders the removal of what is left of it.
+
+        Returns:
+            Reason and message if one of them ends the job.
+        """
+        fatal: tuple[Reason, str] | None = None
+        for pod in self.own:
+            if pod.uid in self.accounted or pod.generation != self.status.generation:
+                continue
+            if self._succeeded(pod):
+                if self.status.first_success_time is None:
+                    self.status.first_success_time = self.now
+                self.accounted.add(pod.uid)
+                continue
+            disrupted = self._disruption(pod)
+            if disrupted is not None:
+                self._count_disruption(pod, disrupted)
+            elif pod.finished:
+                verdict = self._judge_failure(pod)
+                fatal = fatal or verdict
+            else:
+                verdict = self._count_container_restarts(pod)
+                fatal = fatal or verdict
+        return fatal
+
+    @staticmethod
+    def _succeeded(pod: PodRecord) -> bool:
+        if not pod.finished or pod.disruption is not None:
+            return False
+        if pod.phase == "Failed" and pod.exit_code != 0:
+            return False
+        return not _told_before_its_end(pod)  # it has left, it has not finished the training
+
+    def _disruption(self, pod: PodRecord) -> str | None:
+        """Why the pod's end, or its coming end, is none of its own doing; None if it lives on or ended by itself."""
+        if pod.term_reason == "OOMKilled" or pod.memory_eviction:
+            return None
+        if pod.disruption is not None:
+            return pod.disruption
+        node = self.nodes.get(pod.node) if pod.node else None
+        if pod.finished:
+            if pod.exit_code in OWN_END:
+                return None
+            if pod.node and node is None:
+                return f"node {pod.node} is gone"
+            if node is not None and (node.notice or node.out_of_service):
+                return f"node {node.name} is being taken away"
+        if _told_before_its_end(pod):
+            return "the pod was deleted"
+        return None if pod.finished else self._node_lost(pod)
+
+    def _node_lost(self, pod: PodRecord) -> str | None:
+        if pod.node is None:
+            return None
+        node = self.nodes.get(pod.node)
+        if node is None:
+            if pod.created is not None and self.now - pod.created < NODE_UNSEEN_AFTER:
+                self.timers.append(pod.created + NODE_UNSEEN_AFTER)
+                return None
+            return f"node {pod.node} is gone"
+        if node.out_of_service:
+            return f"node {pod.node} is out of service"
+        if not node.ready and node.not_ready_since is not None:
+            if self.now - node.not_ready_since >= NODE_LOST_AFTER:
+                return f"node {pod.node} does not answer"
+            self.timers.append(node.not_ready_since + NODE_LOST_AFTER)
+        return None
+
+    def _count_disruption(self, pod: PodRecord, why: str) -> None:
+        self.accounted.add(pod.uid)
+        self.status.disruptions += 1
+        self.status.last_disruption_time = self.now
+        self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
+        if not pod.terminating:
+            self._delete(pod, why)
+
+    def _judge_failure(self, pod: PodRecord) -> tuple[Reason, str] | None:
+        """Charges a failed worker, or lets it off, and has it replaced; or says that it ends the job."""
+        self.accounted.add(pod.uid)
+        policy = self.job.spec.worker.restart_policy
+        code = pod.exit_code
+        ended = f"{pod.name} failed with exit code {code}" if code is not None else f"{pod.name} failed without a word"
+        if pod.term_reason and pod.term_reason != "Error":
+            ended += f" ({pod.term_reason})"
+        if code == EXIT_DO_NOT_RESTART:
+            return Reason.WORKER_FAILED, f"{ended}: the worker says that starting it again cannot help"
+        free = code == EXIT_PREEMPTED or self._collateral(pod)
+        retried = (
+            code is None
+            or code >= FIRST_RETRYABLE_EXIT_CODE
+            or pod.memory_eviction
+            or policy in {RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS}
+        ) and not (policy is RestartPolicy.NEVER and code is not None)
+        if not free and not retried:
+            return Reason.WORKER_FAILED, f"{ended}: restartPolicy {policy} does not retry it"
+        self._lengthen_streak()
+        if free:
+            self.status.disruptions += 1
+            self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
+        else:
+            self.status.restarts += 1
+            self.event("Warning", Reason.WORKER_RESTARTED, f"{ended}; a new worker takes its place")
+        if not pod.terminating:
+            self._delete(pod, ended)
+        return None
+
+    def _collateral(self, pod: PodRecord) -> bool:
+        lost = self.status.last_disruption_time
+        if pod.exit_code != 1 or lost is None or self.status.failure_streak >= MOST_COLLATERAL:
+            return False
+        return (pod.finished_at or self.now) - lost <= COLLATERAL_WINDOW
+
+    def _count_container_restarts(self, pod: PodRecord) -> tuple[Reason, str] | None:
+        """Charges what the kubelet restarted in place: the sum survives the pod, unlike its restartCount."""
+        counted = self.status.container_restarts.get(pod.uid, 0)
+        if pod.restarts <= counted:
+            return None
+        self.status.restarts += pod.restarts - counted
+        self.status.container_restarts[pod.uid] = pod.restarts
+        self.status.last_failure_time = self.now
+        self.event("Warning", Reason.WORKER_RESTARTED, f"{pod.name} failed and was restarted in its pod")
+        if pod.last_exit_code == EXIT_DO_NOT_RESTART:
+            return Reason.WORKER_FAILED, f"{pod.name} says (exit code 78) that starting it again cannot help"
+        return None
+
+    def _lengthen_streak(self) -> None:
+        last = self.status.last_failure_time
+        in_a_row = last is not None and self.now - last < STREAK_ENDS_AFTER
+        self.status.failure_streak = self.status.failure_streak + 1 if in_a_row else 1
+        self.status.last_failure_time = self.now
+
+    # --- the job's end ----------------------------------------------------------------------------------------------
+
+    def _budget_or_deadline_exceeded(self) -> tuple[Reason, str] | None:
+        policy = self.job.spec.effective_run_policy()
+        if policy.backoff_limit is not None and self.status.restarts > policy.backoff_limit:
+            return (
+                Reason.BACKOFF_LIMIT_EXCEEDED,
+                f"workers failed {self.status.restarts} times, more than backoffLimit ({policy.backoff_limit})",
+            )
+        if policy.active_deadline_seconds is not None and self.status.start_time is not None:
+            deadline = self.status.start_time + timedelta(seconds=policy.active_deadline_seconds)
+            if self.now >= deadline and not self.job.spec.suspend:
+                return (
+                    Reason.DEADLINE_EXCEEDED,
+                    f"the job did not end within activeDeadlineSeconds ({policy.active_deadline_seconds})",
+                )
+            self.timers.append(deadline)
+        return None
+
+    def _fail(self, reason: Reason, message: str) -> None:
+        self.status.completion_time = self.now
+        self.condition(ConditionType.RUNNING, False, Reason.JOB_FAILED, "the job has failed")
+        self.condition(ConditionType.RESTARTING, False, Reason.JOB_FAILED, "the job has failed")
+        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_FAILED, "the job has failed")
+        self.condition(ConditionType.FAILED, True, reason, message)
+        self.event("Warning", Reason.JOB_FAILED, message)
+
+    def _complete(self) -> None:
+        """After the first success nothing is created any more; the others may finish what they do."""
+        first = self.status.first_success_time or self.now
+        working = [pod for pod in self.own if pod.active]
+        if working and self.now < first + DRAIN_WINDOW:
+            self.timers.append(first + DRAIN_WINDOW)
+            self.condition(
+                ConditionType.RUNNING, True, Reason.JOB_RUNNING, f"a worker has finished, {len(working)} are finishing"
+            )
+            self.condition(ConditionType.RESTARTING, False, Reason.JOB_RUNNING, "a worker has finished")
+            return
+        message = "the training has finished"
+        if working:
+            message += f"; {len(working)} workers are stopped that did not end within {DRAIN_WINDOW.seconds} s after it"
+        self.status.completion_time = self.now
+        self.condition(ConditionType.RUNNING, False, Reason.JOB_SUCCEEDED, "the job has finished")
+        self.condition(ConditionType.RESTARTING, False, Reason.JOB_SUCCEEDED, "the job has finished")
+        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_SUCCEEDED, "the job has finished")
+        self.condition(ConditionType.SUCCEEDED, True, Reason.JOB_SUCCEEDED, message)
+        self.event("Normal", Reason.JOB_SUCCEEDED, message)
+
+    def _clean_up(self) -> None:
+        policy = self.job.spec.effective_run_policy()
+        everything = policy.clean_pod_policy is CleanPodPolicy.ALL
+        for pod in self.own:
+            if not pod.terminating and (everything or not pod.finished):
+                self._delete(pod, "the job has ended")
+        if everything and self.service_exists:
+            self.actions.append(DeleteService(service_name(self.job.metadata.name)))
+        if policy.ttl_seconds_after_finished is not None and self.status.completion_time is not None:
+            expiry = self.status.completion_time + timedelta(seconds=policy.ttl_seconds_after_finished)
+            if self.now >= expiry:
+                self.event("Normal", Reason.JOB_EXPIRED, "ttlSecondsAfterFinished has run out: the job is deleted")
+                self.actions.append(DeleteJob())
+            else:
+                self.timers.append(expiry)
+
+    # --- size -------------------------------------------------------------------------------------------------------
+
+    @property
+    def desired(self) -> int:
+        """Workers to have now."""
+        if self.job.spec.suspend or self.status.ended or self.status.first_success_time is not None:
+            return 0
+        return max(self.fewest, min(self.job.spec.worker.replicas, self.most))
+
+    def _suspend(self) -> None:
+        for pod in self.own:
+            if pod.active:
+                self._delete(pod, "the job is suspended")
+        if not self.status.is_true(ConditionType.SUSPENDED):
+            self.event("Normal", Reason.JOB_SUSPENDED, "the job is suspended: its workers are stopped")
+        self.status.start_time = None
+        self.status.failure_streak = 0
+        self.condition(ConditionType.SUSPENDED, True, Reason.JOB_SUSPENDED, "suspend is true")
+        self.condition(ConditionType.RUNNING, False, Reason.JOB_SUSPENDED, "the job is suspended")
+        self.condition(ConditionType.RESTARTING, False, Reason.JOB_SUSPENDED, "the job is suspended")
+        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_SUSPENDED, "the job is suspended")
+
+    def _members(self) -> list[PodRecord]:
+        """Active workers of this generation that this plan leaves alone."""
+        return [
+            pod
+            for pod in self.own
+            if pod.active and pod.generation == self.status.generation and pod.uid not in self.doomed
+        ]
+
+    def _scale(self) -> None:
+        for pod in self.own:
+            if pod.generation != self.status.generation and not pod.terminating:
+                self._delete(pod, f"generation {self.status.generation} starts anew")
+        members = self._members()
+        leaving = [pod for pod in members if self._notice(pod) is not None]
+        staying = [pod for pod in members if self._notice(pod) is None]
+        surplus = len(staying) - self.desired
+        if surplus > 0:
+            for pod in sorted(staying, key=_victim_order)[:surplus]:
+                self.accounted.add(pod.uid)
+                self._delete(pod, f"{self.desired} workers are wanted")
+        elif surplus < 0:
+            self._create(-surplus, leaving)
+        self._see_off(leaving, [pod for pod in staying if pod.phase == "Running"])
+
+    def _create(self, missing: int, leaving: Sequence[PodRecord]) -> None:
+        if any(pod.generation != self.status.generation and not self._stuck(pod) for pod in self.own if not pod.gone):
+            return  # the old generation goes first: its names and its GPUs become free
+        wait = failure_backoff(self.status.failure_streak)
+        if self.status.last_failure_time is not None and self.status.failure_streak > 0:
+            ready = self.status.last_failure_time + wait
+            if self.now < ready:
+                self.timers.append(ready)
+                return
+        for pod in leaving[:missing]:
+            node = self.nodes[pod.node or ""]
+            if not any(isinstance(action, CreatePod) for action in self.actions):
+                self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {node.name} ({node.notice}) will be taken away")
+        taken = self.names_taken | {
+            pod.name for pod in self.pods if not pod.gone and not (pod.finished and pod.uid in self.doomed)
+        }
+        index = 0
+        for _ in range(missing):
+            while (name := pod_name(self.job.metadata.name, index)) in taken:
+                index += 1
+            self.actions.append(CreatePod(name, index, self.status.generation, self.status.nnodes or ""))
+            index += 1
+
+    def _notice(self, pod: PodRecord) -> NodeRecord | None:
+        node = self.nodes.get(pod.node) if pod.node else None
+        return node if node is not None and node.notice is not None else None
+
+    def _see_off(self, leaving: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
+        """Workers on nodes under notice train on until their replacements run, or until it is time to save and go."""
+        replaced = len(running) >= self.desired
+        for pod in leaving:
+            node = self._notice(pod)
+            reclaim_at = node.reclaim_at if node is not None else None
+            last_call = reclaim_at - LEAVE_BEFORE_RECLAIM if reclaim_at is not None else None
+            if replaced or (last_call is not None and self.now >= last_call):
+                grace = None
+                if reclaim_at is not None:
+                    left = int((reclaim_at - NOTICE_MARGIN - self.now).total_seconds())
+                    grace = max(1, min(left, grace_period(self.job)))
+                self._count_leaving(pod, grace)
+            elif last_call is not None:
+                self.timers.append(last_call)
+
+    def _count_leaving(self, pod: PodRecord, grace: int | None) -> None:
+        self.accounted.add(pod.uid)
+        self.status.disruptions += 1
+        self.status.last_disruption_time = self.now
+        why = f"node {pod.node} will be taken away"
+        self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} is told to leave ({why}); not charged")
+        self._delete(pod, why, grace)
+
+    def _delete(self, pod: PodRecord, why: str, grace_seconds: int | None = None) -> None:
+        self.doomed.add(pod.uid)
+        self.actions.append(DeletePod(pod.name, pod.uid, why, grace_seconds))
+
+    def _stuck(self, pod: PodRecord) -> bool:
+        """Whether the pod cannot end by itself because its node is gone."""
+        if pod.node is None or not pod.terminating or pod.deletion_deadline is None:
+            return False
+        node = self.nodes.get(pod.node)
+        return node is None or node.out_of_service
+
+    def _force_delete_stuck(self) -> None:
+        """Terminating pods wait for their node to say that they ended; a node that is gone will not."""
+        for pod in self.own:
+            if pod.gone or not self._stuck(pod) or pod.deletion_deadline is None:
+                continue
+            if self.now >= pod.deletion_deadline:
+                self._delete(pod, f"node {pod.node} is gone", 0)
+            else:
+                self.timers.append(pod.deletion_deadline)
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def _summarise(self) -> None:
+        status = self.status
+        existing = {pod.uid for pod in self.pods if not pod.gone}
+        status.accounted_pods = sorted(self.accounted & existing)
+        status.container_restarts = {uid: n for uid, n in sorted(status.container_restarts.items()) if uid in existing}
+        active = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
+        running = [pod for pod in active if pod.phase == "Running" and pod.generation == status.generation]
+        kept = [pod for pod in self.own if pod.finished and not pod.terminating and pod.uid not in self.doomed]
+        succeeded = sum(1 for pod in kept if pod.phase == "Succeeded")
+        status.replica_statuses = {
+            WORKER: ReplicaStatus(
+                active=len(active),
+                ready=sum(1 for pod in active if pod.ready),
+                pending=sum(1 for pod in active if pod.phase == "Pending"),
+                succeeded=succeeded,
+                failed=len(kept) - succeeded,
+            )
+        }
+        status.replicas = len(active)
+        status.ready_replicas = status.replica_statuses[WORKER].ready
+        status.desired_replicas = self.desired
+        if not status.ended and not self.job.spec.suspend and status.first_success_time is None:
+            self._running_conditions(active, running)
+        status.phase = self._phase()
+
+    def _running_conditions(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
+        enough = len(running) >= self.fewest
+        count = f"{len(running)} of {self.desired} workers run"
+        ran_before = self.before.is_true(ConditionType.RUNNING) or self.before.is_true(ConditionType.RESTARTING)
+        if enough:
+            self.condition(ConditionType.RUNNING, True, Reason.JOB_RUNNING, count)
+            self.condition(ConditionType.RESTARTING, False, Reason.JOB_RUNNING, count)
+        else:
+            message = f"{count}, at least {self.fewest} are needed"
+            trouble = self.create_error or next((f"{pod.name}: {pod.waiting}" for pod in active if pod.waiting), None)
+            if trouble:
+                message += f"; {trouble}"
+            self.condition(ConditionType.RUNNING, False, Reason.JOB_NOT_RUNNING, message)
+            self.condition(ConditionType.RESTARTING, ran_before, Reason.JOB_RESTARTING, message)
+        self._capacity_condition(active, running)
+
+    def _capacity_condition(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
+        missing = self.desired - len(running)
+        impossible = too_large(self.job.spec.worker.template, self.nodes.values()) if missing > 0 else None
+        unschedulable = [pod for pod in active if pod.unschedulable is not None]
+        if impossible is not None:
+            self.condition(ConditionType.WAITING_FOR_CAPACITY, True, Reason.REQUEST_TOO_LARGE, impossible)
+        elif unschedulable:
+            self.condition(
+                ConditionType.WAITING_FOR_CAPACITY,
+                True,
+                Reason.UNSCHEDULABLE,
+                f"{len(unschedulable)} of {self.desired} workers find no node: {unschedulable[0].unschedulable}",
+            )
+        else:
+            self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.CAPACITY_FOUND, "every worker has a node")
+        was = self.before.is_true(ConditionType.WAITING_FOR_CAPACITY)
+        waiting = self.status.condition(ConditionType.WAITING_FOR_CAPACITY)
+        if waiting is not None and waiting.status == "True" and not was:
+            self.event("Warning", Reason(waiting.reason), waiting.message)
+
+    def _phase(self) -> Phase:
+        status = self.status
+        ordered: Iterable[tuple[bool, Phase]] = (
+            (status.is_true(ConditionType.SUCCEEDED), Phase.SUCCEEDED),
+            (status.is_true(ConditionType.FAILED), Phase.FAILED),
+            (status.first_success_time is not None, Phase.COMPLETING),
+            (bool(self.job.spec.suspend), Phase.SUSPENDED),
+            (status.is_true(ConditionType.RUNNING), Phase.RUNNING),
+            (status.is_true(ConditionType.WAITING_FOR_CAPACITY), Phase.WAITING_FOR_CAPACITY),
+            (status.is_true(ConditionType.RESTARTING), Phase.RESTARTING),
+        )
+        return next((phase for true, phase in ordered if true), Phase.PENDING)
+
+    def condition(self, kind: ConditionType, value: bool, reason: Reason, message: str) -> None:
+        """Sets a condition; one that was never True is not mentioned as False, but for Running."""
+        found = self.status.condition(kind)
+        if found is None:
+            if not value and kind is not ConditionType.RUNNING:
+                return
+            found = Condition(type=kind, status="")
+            self.status.conditions.append(found)
+        text = "True" if value else "False"
+        if found.status != text:
+            found.last_transition_time = self.now
+        found.status, found.reason, found.message = text, reason, message
+        found.observed_generation = self.job.metadata.generation
+
+    def event(self, kind: Literal["Normal", "Warning"], reason: Reason, message: str) -> None:
+        """Adds an event."""
+        self.events.append(Event(kind, reason, message))
+
+
+def _told_before_its_end(pod: PodRecord) -> bool:
+    """Whether somebody deleted the pod before it ended by itself."""
+    if not pod.finished:
+        return pod.terminating
+    told = pod.deletion_requested
+    return told is not None and (pod.finished_at is None or pod.finished_at > told)
+
+
+def _victim_order(pod: PodRecord) -> tuple[int, float, int]:
+    """Who goes first when fewer are wanted: never scheduled, not running, youngest, highest index."""
+    scheduled = 0 if pod.node is None else 1 if pod.phase != "Running" else 2
+    age = -pod.created.timestamp() if pod.created else 0.0
+    return scheduled, age, -pod.index

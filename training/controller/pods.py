@@ -1,0 +1,161 @@
+"""The objects that make up a job: its worker pods and the headless Service that names them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from training.controller.api import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    LABEL_GENERATION,
+    LABEL_GROUP_NAME,
+    LABEL_JOB_NAME,
+    LABEL_MANAGED_BY,
+    LABEL_OUR_JOB_NAME,
+    LABEL_REPLICA_INDEX,
+    LABEL_REPLICA_TYPE,
+    MAIN_CONTAINER,
+    MANAGED_BY,
+    WORKER,
+    ElasticJob,
+    RestartPolicy,
+)
+
+MAX_RESTARTS = "1000"
+"""torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
+
+_POD_RESTART_POLICY = {
+    # Always would restart a worker that has finished its training; here it means "after each failure".
+    RestartPolicy.ALWAYS: "OnFailure",
+    RestartPolicy.ON_FAILURE: "OnFailure",
+    RestartPolicy.NEVER: "Never",
+    RestartPolicy.EXIT_CODE: "Never",
+}
+
+
+def pod_name(job: str, index: int) -> str:
+    """`J-worker-<i>`, as upstream names them."""
+    return f"{job}-{WORKER.lower()}-{index}"
+
+
+def service_name(job: str) -> str:
+    """Name of the one headless Service of a job, the `subdomain` of its pods."""
+    return f"{job}-workers"
+
+
+def selector(job: str) -> dict[str, str]:
+    """Labels that select exactly the workers of a job."""
+    return {LABEL_GROUP_NAME: GROUP, LABEL_JOB_NAME: job, LABEL_REPLICA_TYPE: WORKER.lower()}
+
+
+def rendezvous_id(job: ElasticJob, generation: int) -> str:
+    """`<name>-<uid8>-<generation>`: neither a later job of the name nor an earlier generation shares it."""
+    return f"{job.metadata.name}-{job.metadata.uid[:8]}-{generation}"
+
+
+def worker_pod(job: ElasticJob, index: int, generation: int, nnodes: str) -> dict[str, Any]:
+    """The manifest of a worker.
+
+    Args:
+        job: the job that the pod belongs to.
+        index: number in the pod's name.
+        generation: rendezvous generation.
+        nnodes: `min:max`, as torchrun takes it.
+    """
+    template = job.spec.worker.template
+    metadata = template.get("metadata") or {}
+    spec = copy.deepcopy(template.get("spec") or {})
+    name = pod_name(job.metadata.name, index)
+    spec["restartPolicy"] = _POD_RESTART_POLICY[job.spec.worker.restart_policy]
+    spec["hostname"] = name
+    spec["subdomain"] = service_name(job.metadata.name)
+    _launcher_settings(main_container(spec), job, generation, nnodes)
+    labels = {
+        **(metadata.get("labels") or {}),
+        **selector(job.metadata.name),
+        LABEL_REPLICA_INDEX: str(index),
+        LABEL_OUR_JOB_NAME: job.metadata.name,
+        LABEL_GENERATION: str(generation),
+        LABEL_MANAGED_BY: MANAGED_BY,
+    }
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": job.metadata.namespace,
+            "labels": labels,
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": spec,
+    }
+    for key in ("annotations", "finalizers"):
+        if metadata.get(key):
+            pod["metadata"][key] = copy.deepcopy(metadata[key])
+    return pod
+
+
+def headless_service(job: ElasticJob) -> dict[str, Any]:
+    """The Service that gives workers their names; also those that are not ready, for they look for each other."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": service_name(job.metadata.name),
+            "namespace": job.metadata.namespace,
+            "labels": {
+                **selector(job.metadata.name),
+                LABEL_OUR_JOB_NAME: job.metadata.name,
+                LABEL_MANAGED_BY: MANAGED_BY,
+            },
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector(job.metadata.name),
+        },
+    }
+
+
+def main_container(pod_spec: dict[str, Any]) -> dict[str, Any]:
+    """The container that runs the launcher: the one named `elasticjob-worker`, else the first."""
+    containers: list[dict[str, Any]] = pod_spec.get("containers") or [{}]
+    return next((container for container in containers if container.get("name") == MAIN_CONTAINER), containers[0])
+
+
+def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: int, nnodes: str) -> None:
+    """Puts the rendezvous before the user's own arguments (of which the last wins) and into torchrun's PET_* twins."""
+    own_args: list[str] = [str(argument) for argument in container.get("args") or ()]
+    identity = rendezvous_id(job, generation)
+    container["args"] = [
+        "--rdzv_backend=etcd",
+        f"--rdzv_endpoint={job.spec.rdzv_endpoint}",
+        f"--rdzv_id={identity}",
+        f"--nnodes={nnodes}",
+        *own_args,
+    ]
+    twins: dict[str, Any] = {
+        "PET_RDZV_BACKEND": {"value": "etcd"},
+        "PET_RDZV_ENDPOINT": {"value": job.spec.rdzv_endpoint},
+        "PET_RDZV_ID": {"value": identity},
+        "PET_NNODES": {"value": nnodes},
+        "PET_LOCAL_ADDR": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        "PET_MAX_RESTARTS": {"value": MAX_RESTARTS},
+    }
+    env = list(container.get("env") or ())
+    set_by_user = {variable.get("name") for variable in env}
+    container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]
+
+
+def _owner(job: ElasticJob) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,80 @@
+"""Queue of job keys: one worker per key at a time, later news merged, failures retried with growing waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+FIRST_RETRY = 0.2  # seconds
+LONGEST_RETRY = 60.0
+SHARE = 10
+"""A job is planned again no sooner than this many times the last plan's duration: a busy job cannot take the loop."""
+
+
+class KeyQueue:
+    """Keys that are due now or later; a key that is being worked on is handed out again only when it is done."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._working: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: str, delay: float = 0.0) -> None:
+        """Makes a key due in `delay` seconds, or sooner if it was due sooner already."""
+        due = time.monotonic() + delay
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            self._changed.set()
+
+    async def get(self) -> str:
+        """The next key that is due; it belongs to the caller until `done` or `failed`."""
+        while True:
+            now = time.monotonic()
+            key, due = self._next()
+            if key is not None and due <= now:
+                del self._due[key]
+                self._working.add(key)
+                return key
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), None if key is None else due - now)
+            except TimeoutError:
+                continue
+
+    def done(self, key: str, seconds: float = 0.0) -> None:
+        """The key was worked on, which took `seconds`."""
+        self._failures.pop(key, None)
+        self._not_before[key] = time.monotonic() + seconds * SHARE
+        self._release(key)
+
+    def failed(self, key: str) -> float:
+        """Working on the key failed: it becomes due again after a wait, which is returned (seconds)."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        wait = min(FIRST_RETRY * 2.0 ** (failures - 1), LONGEST_RETRY)
+        self._not_before[key] = time.monotonic() + wait
+        self.add(key, wait)
+        self._release(key)
+        return wait
+
+    def forget(self, key: str) -> None:
+        """The key's object is gone."""
+        for memory in (self._due, self._not_before, self._failures):
+            memory.pop(key, None)
+
+    def _release(self, key: str) -> None:
+        self._working.discard(key)
+        self._changed.set()
+
+    def _next(self) -> tuple[str | None, float]:
+        waiting = (
+            (max(due, self._not_before.get(key, 0.0)), key)
+            for key, due in self._due.items()
+            if key not in self._working
+        )
+        due, key = min(waiting, default=(float("inf"), None))
+        return key, due
