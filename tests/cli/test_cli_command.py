@@ -1,0 +1,140 @@
+"""The command as a user meets it: help, plain errors, exit codes, JSON alone on stdout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+import infra.cli
+from infra.cli import workspace
+
+TRAINYARD = Path(sys.executable).with_name("trainyard")
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A temporary folder whose path leaves room for unix sockets (pytest's own do not)."""
+    with tempfile.TemporaryDirectory(prefix="ty-") as folder:
+        yield Path(folder)
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "TRAINYARD_STATE_DIR": str(folder / "state"), "HOME": str(folder)}
+
+
+def leaf_commands() -> list[tuple[str, ...]]:
+    """The path of every command of the tree."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: object, path: tuple[str, ...]) -> None:
+        children = getattr(command, "commands", None)
+        if children is None:
+            found.append(path)
+        for name, child in (children or {}).items():
+            walk(child, (*path, name))
+
+    walk(get_command(infra.cli.app), ())
+    return found
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["trainyard", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        infra.cli.main()
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
+
+
+@pytest.mark.parametrize("path", leaf_commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example_and_can_speak_json(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = run(capsys, monkeypatch, *path, "--help")
+    assert code == 0
+    assert re.search(r"Example:.*trainyard", " ".join(out.split()))
+    assert "--json" in out
+
+
+def test_an_unknown_stack_is_a_settings_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run(capsys, monkeypatch, "up", "-s", "nowhere")
+    assert code == 2
+    assert out == ""
+    assert "Stacks here: local" in err
+    assert "Traceback" not in err
+
+
+def test_mistakes_in_a_stack_file_stop_everything_before_it_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "Pulumi.bad.yaml").write_text(
+        "config:\n  trainyard:target: local\n  trainyard:nodePols: []\n  trainyard:etcd: {storage: 3}\n"
+    )
+    monkeypatch.setattr(workspace, "CHECKOUT", tmp_path)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    code, _, err = run(capsys, monkeypatch, "up", "-s", "bad")
+    assert code == 2
+    assert "trainyard:nodePols (line 3): unknown key; did you mean 'nodePools'?" in err
+    assert "trainyard:etcd.storage (line 4)" in err
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_a_cluster_commands_say_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    for arguments in (["jobs"], ["preview"], ["submit", "job.yaml"]):
+        code, _, err = run(capsys, monkeypatch, *arguments)
+        assert code == 1
+        assert "Start it: trainyard up -s local" in err
+
+
+def test_down_asks_before_it_removes_and_does_not_hang_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    code, _, err = run(capsys, monkeypatch, "down")
+    assert code == 1
+    assert "add --yes" in err
+
+
+def test_down_of_what_never_was_is_fine(short_path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [TRAINYARD, "down", "--yes", "--state", "--json"],
+            env=environment_in(short_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"stack": "local", "changes": {}}
+        assert not (short_path / "state").exists()
+
+
+def test_status_of_what_does_not_run_says_so(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "TRAINYARD_STATE_DIR": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    done = subprocess.run([TRAINYARD, "status", "--json"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout)
+    assert report["healthy"] is False
+    assert not any(part["pid"] for part in report["processes"])
+
+
+def test_the_command_is_what_the_package_installs() -> None:
+    assert isinstance(infra.cli.app, typer.Typer)
+    done = subprocess.run([TRAINYARD, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "kept alive" in " ".join(done.stdout.split())
