@@ -123,9 +123,10 @@ def test_down_of_what_never_was_is_fine(short_path: Path) -> None:
         assert not (short_path / "state").exists()
 
 
-def test_status_of_what_does_not_run_says_so(tmp_path: Path) -> None:
-    environment = {"PATH": "/usr/bin:/bin", "TRAINYARD_STATE_DIR": str(tmp_path / "state"), "HOME": str(tmp_path)}
-    done = subprocess.run([TRAINYARD, "status", "--json"], env=environment, capture_output=True, text=True, check=False)
+def test_status_of_what_does_not_run_says_so(short_path: Path) -> None:
+    done = subprocess.run(
+        [TRAINYARD, "status", "--json"], env=environment_in(short_path), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
