@@ -11,7 +11,7 @@ from real_api_server import JOBS, ApiRefusalError, Cluster, elastic_job
 
 from training.controller.crd import custom_resource_definition
 
-pytest_plugins = ["real_api_server"]
+pytest_plugins = ["api_server_fixture"]
 
 UPSTREAM_SAMPLE = """
 apiVersion: elastic.pytorch.org/v1alpha1

@@ -21,7 +21,7 @@ from real_api_server import (
 
 from training.controller.rbac import LEASE_NAME, rules
 
-pytest_plugins = ["real_api_server"]
+pytest_plugins = ["api_server_fixture"]
 pytestmark = pytest.mark.engines
 
 NODE = "steady-node"
