@@ -67,7 +67,6 @@ func Start(spec Spec, ns Namespaces, streams []*os.File) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
 	cmd := exec.Command("/proc/self/exe", InitCommand)
 	cmd.Args[0] = "process-runtime"
 	cmd.Env = []string{"GOMAXPROCS=2"}
@@ -89,7 +88,9 @@ func Start(spec Spec, ns Namespaces, streams []*os.File) (*Running, error) {
 	if ns.PID == nil && !spec.HostProcesses {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
 	}
-	if err := spawn(cmd, ns.PID); err != nil {
+	err = spawn(cmd, ns.PID)
+	_ = theirs.Close() // a copy held here would hide the end of the init
+	if err != nil {
 		_ = ours.socket.Close()
 		return nil, fmt.Errorf("cannot start a container's init: %w", err)
 	}
