@@ -334,6 +334,13 @@ def test_a_killed_build_leaves_nothing_installed_and_the_next_cleans_up(
     assert left_behind() == []
 
 
+def test_the_files_of_another_living_process_are_left_alone(spec: EngineSpec) -> None:
+    with cache.staging_folder() as unpacking:
+        build([spec], Recorded())
+        assert unpacking.exists()
+    assert left_behind() == []
+
+
 def test_two_at_once_build_once_and_the_second_says_whom_it_waits_for(
     tmp_path: Path,
     spec: EngineSpec,

@@ -7,6 +7,7 @@ from the same sources serves as well, so a Go update or an unpacked cache never 
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -129,15 +130,29 @@ def _as_build(name: str, folder: Path) -> CachedBuild | None:
 
 @contextlib.contextmanager
 def staging_folder() -> Iterator[Path]:
-    """A folder on the cache's own file system, gone afterwards whatever happens."""
+    """A folder on the cache's own file system, gone afterwards whatever happens.
+
+    Its owner holds a lock on it, which ends with the process: so `sweep_stagings` knows which are left over.
+    """
     with tempfile.TemporaryDirectory(prefix=".staging-", dir=writable_engines_directory()) as folder:
-        yield Path(folder)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield Path(folder)
+        finally:
+            os.close(handle)
 
 
 def sweep_stagings() -> None:
-    """Removes what killed builds left behind. Call it with the lock held: every staging folder is stale then."""
+    """Removes what killed builds left behind."""
     for folder in engines_directory().glob(".staging-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def install(spec: EngineSpec, binary: Path, go_version: str, key: str | None = None) -> CachedBuild:
