@@ -94,7 +94,7 @@ def test_what_one_computer_packs_serves_another(tmp_path: Path, move_to: Callabl
 def test_only_built_engines_are_packed_and_none_is_a_plain_error(
     tmp_path: Path, move_to: Callable[[str], None]
 ) -> None:
-    with pytest.raises(engines.EngineError, match="no built engines .*trainyard engines build"):
+    with pytest.raises(engines.EngineError, match=r"no built engines .*trainyard engines build"):
         archive.pack(tmp_path / "engines.tar.gz")
     assert not (tmp_path / "engines.tar.gz").exists()
 
