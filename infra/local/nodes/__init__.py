@@ -34,6 +34,10 @@ __all__ = ["Machine", "NodeSpec", "NodeStatus", "Nodes", "Reclaimed"]
 PROCESS_PREFIX = "node-"
 READY_TIMEOUT = 120.0  # seconds; about 5 on two cores
 STOP_GRACE = 8.0  # seconds for the containers of a node that is taken away
+RETIRE_SECONDS = 10.0  # for the pods of a node that nobody wants any more to move elsewhere
+# Start times of processes and heartbeats are whole seconds, of two clocks.
+_CLOCK_SLACK = timedelta(seconds=2)
+_HOLDING_TAINTS = ("node.cloudprovider.kubernetes.io/", "node.kubernetes.io/not-ready")
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Nodes:
         running = self._processes.running()
         ready: set[str] = set()
         with contextlib.suppress(ApiError, httpx2.HTTPError):
-            ready = {str(_name(node)) for node in self._client().list(Node) if is_ready(node)}
+            ready = {name_of(node) for node in self._client().list(Node) if is_ready(node)}
         result = []
         for machine in self.machines():
             process = running.get(PROCESS_PREFIX + machine.name)
@@ -121,7 +125,7 @@ class Nodes:
         self._remove_strangers(steps.keep)
         for machine in steps.remove:
             tell.note(f"taking node {machine.name} away")
-            self.remove(machine.name)
+            self._retire(machine.name)
         machines = [*steps.keep]
         for spec in steps.add:
             machines.append(self._create(spec, machines))
@@ -139,12 +143,16 @@ class Nodes:
         deadline = time.monotonic() + timeout
         waiting = {machine.name for machine in machines}
         client = self._client()
-        while waiting:
+        while True:
+            running = self._processes.running()
             with contextlib.suppress(ApiError, httpx2.HTTPError):
-                waiting -= {str(_name(node)) for node in client.list(Node) if is_ready(node)}
+                for node in client.list(Node):
+                    process = running.get(PROCESS_PREFIX + name_of(node))
+                    # The object may tell of an earlier life of the node.
+                    if process and is_ready(node, since=process.since - _CLOCK_SLACK):
+                        waiting.discard(name_of(node))
             if not waiting:
                 return
-            running = self._processes.running()
             for name in sorted(waiting):
                 ended = PROCESS_PREFIX + name not in running
                 if ended or time.monotonic() > deadline:
@@ -236,6 +244,15 @@ class Nodes:
     def _unknown(self, name: str) -> LocalClusterError:
         names = ", ".join(machine.name for machine in self.machines()) or "none"
         return LocalClusterError(f"there is no node {name}", why=f"nodes: {names}", remedy="trainyard status")
+
+    def _retire(self, name: str) -> None:
+        """Remove a node in peace: its pods first."""
+        if PROCESS_PREFIX + name in self._processes.running():
+            client = self._client()
+            with contextlib.suppress(ApiError):
+                client.patch(Node, name, {"spec": {"unschedulable": True}})
+                drain(client, name, datetime.now(UTC) + timedelta(seconds=RETIRE_SECONDS))
+        self.remove(name)
 
     def _create(self, spec: NodeSpec, others: Sequence[Machine]) -> Machine:
         taken = {machine.number for machine in others}
@@ -332,14 +349,19 @@ class Nodes:
                 raise
 
 
-def is_ready(node: Node) -> bool:
-    """Whether the Node is ready and initialised, so that pods can start."""
+def is_ready(node: Node, since: datetime | None = None) -> bool:
+    """Whether pods can start on the Node: ready, initialised, and (with `since`) heard of since then."""
     found: dict[str, Any] = node.to_dict()
-    conditions = {item["type"]: item["status"] for item in (found.get("status") or {}).get("conditions") or ()}
+    ready = [item for item in (found.get("status") or {}).get("conditions") or () if item["type"] == "Ready"]
+    if not ready or ready[0]["status"] != "True":
+        return False
+    heard = ready[0].get("lastHeartbeatTime")
+    if since is not None and (heard is None or datetime.fromisoformat(str(heard)) < since):
+        return False
     taints = {taint["key"] for taint in (found.get("spec") or {}).get("taints") or ()}
-    held = {key for key in taints if key.startswith(("node.cloudprovider.kubernetes.io/", "node.kubernetes.io/not-"))}
-    return conditions.get("Ready") == "True" and not held
+    return not any(key.startswith(_HOLDING_TAINTS) for key in taints)
 
 
-def _name(node: Node) -> str:
+def name_of(node: Node) -> str:
+    """The Node's name."""
     return str(node.metadata.name if node.metadata else "")
