@@ -66,6 +66,8 @@ func run(command string, arguments []string) (int, error) {
 		return server(arguments)
 	case node.ProbeCommand:
 		return exitCode(node.TryNamespaces())
+	case container.PauseCommand:
+		return container.Pause(), nil
 	case container.InitCommand:
 		return container.Init(), nil
 	}

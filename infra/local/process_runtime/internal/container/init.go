@@ -159,6 +159,9 @@ func (c *lone) launch(id int, p *Process, files []*os.File) {
 func (c *lone) attributes() *syscall.SysProcAttr {
 	id := c.spec.Identity
 	a := &syscall.SysProcAttr{Setsid: true}
+	if os.Getpid() != 1 {
+		a.Pdeathsig = syscall.SIGKILL // in a shared process namespace the init's end alone would end nothing
+	}
 	if id.Nested {
 		// One user ID of the computer, shown as the wanted one.
 		if id.UID != 0 || id.GID != 0 {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +45,7 @@ type Running struct {
 	InitPID int
 	Main    *Started
 
+	shared  bool // its process namespace is not its own
 	wire    *wire
 	mu      sync.Mutex
 	next    int
@@ -95,7 +97,7 @@ func Start(spec Spec, ns Namespaces, streams []*os.File) (*Running, error) {
 		return nil, fmt.Errorf("cannot start a container's init: %w", err)
 	}
 	c := &Running{
-		InitPID: cmd.Process.Pid, wire: ours, gone: make(chan struct{}),
+		InitPID: cmd.Process.Pid, shared: ns.PID != nil || spec.HostProcesses, wire: ours, gone: make(chan struct{}),
 		waiting: map[int]chan answer{0: make(chan answer, 1)}, started: map[int]*Started{}, next: 1,
 	}
 	go func() {
@@ -131,8 +133,21 @@ func (p *Started) Signal(s syscall.Signal) error {
 	return p.parent.wire.send(request{Kind: "signal", ID: p.id, Signal: int(s)})
 }
 
-// Kill ends the container: its init, and with it all processes.
-func (c *Running) Kill() { _ = syscall.Kill(c.InitPID, syscall.SIGKILL) }
+// sharedKillGrace is how long an init gets to end the processes below it.
+const sharedKillGrace = 2 * time.Second
+
+// Kill ends the container: its init, and with it all processes. In a shared process namespace the init has to do it,
+// process by process; it does so when the main process ends.
+func (c *Running) Kill() {
+	if c.shared && c.Main.Signal(syscall.SIGKILL) == nil {
+		select {
+		case <-c.gone:
+			return
+		case <-time.After(sharedKillGrace):
+		}
+	}
+	_ = syscall.Kill(c.InitPID, syscall.SIGKILL)
+}
 
 // Gone is closed when the init has ended, and so all of the container.
 func (c *Running) Gone() <-chan struct{} { return c.gone }

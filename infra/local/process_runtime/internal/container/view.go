@@ -99,18 +99,20 @@ func (v *view) folders() error {
 // hide covers what containers may not see.
 func (v *view) hide() error {
 	for _, dir := range append(append([]string{}, v.spec.Hide...), secretFolders...) {
-		path := filepath.Join(v.root, dir)
-		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() {
+		path, found := v.find(dir)
+		if !found {
 			continue // not visible anyway
+		}
+		if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+			continue
 		}
 		if err := mountTmpfs(path, "size=1m,mode=755"); err != nil {
 			return err
 		}
 	}
 	for _, file := range secretFiles {
-		if _, err := os.Lstat(filepath.Join(v.root, file)); err == nil {
-			if err := bind("/dev/null", filepath.Join(v.root, file), unix.MOUNT_ATTR_RDONLY); err != nil {
+		if path, found := v.find(file); found {
+			if err := bind("/dev/null", path, unix.MOUNT_ATTR_RDONLY); err != nil {
 				return err
 			}
 		}
@@ -245,15 +247,28 @@ func (v *view) volumes() error {
 // place gives the path below the new root where target is to be mounted. Links are followed as the container would;
 // missing folders are made; a folder of the computer that lacks one is split, so that the computer's disk stays as it is.
 func (v *view) place(target string, isDir bool) (string, error) {
+	return v.resolve(target, func(parent, name string, last bool) error {
+		return v.create(parent, name, isDir || !last)
+	})
+}
+
+// find gives the path below the new root that target leads to, if there is one.
+func (v *view) find(target string) (string, bool) {
+	path, err := v.resolve(target, func(string, string, bool) error { return os.ErrNotExist })
+	return path, err == nil
+}
+
+// resolve walks to target below the new root and follows links there; absent is called for each missing part.
+func (v *view) resolve(target string, absent func(parent, name string, last bool) error) (string, error) {
 	rest := strings.Split(strings.Trim(filepath.Clean("/"+target), "/"), "/")
 	current := v.root
 	for links := 0; len(rest) > 0; {
 		name := rest[0]
 		rest = rest[1:]
-		if name == "" || name == "." {
+		switch name {
+		case "", ".":
 			continue
-		}
-		if name == ".." {
+		case "..":
 			if current != v.root {
 				current = filepath.Dir(current)
 			}
@@ -276,7 +291,7 @@ func (v *view) place(target string, isDir bool) (string, error) {
 			rest = append(strings.Split(strings.Trim(to, "/"), "/"), rest...)
 			continue
 		case errors.Is(err, os.ErrNotExist):
-			if err := v.create(current, name, isDir || len(rest) > 0); err != nil {
+			if err := absent(current, name, len(rest) == 0); err != nil {
 				return "", err
 			}
 		case err != nil:
@@ -308,8 +323,8 @@ func (v *view) create(parent, name string, isDir bool) error {
 // restrict applies masked and read-only paths, and the read-only root.
 func (v *view) restrict() error {
 	for _, path := range v.spec.Readonly {
-		target := filepath.Join(v.root, path)
-		if _, err := os.Lstat(target); err != nil {
+		target, found := v.find(path)
+		if !found {
 			continue
 		}
 		if err := bind(target, target, unix.MOUNT_ATTR_RDONLY); err != nil {
@@ -317,10 +332,13 @@ func (v *view) restrict() error {
 		}
 	}
 	for _, path := range v.spec.Masked {
-		target := filepath.Join(v.root, path)
+		target, found := v.find(path)
+		if !found {
+			continue
+		}
 		info, err := os.Lstat(target)
 		if err != nil {
-			continue
+			return err
 		}
 		if info.IsDir() {
 			err = unix.Mount("tmpfs", target, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "size=0k")

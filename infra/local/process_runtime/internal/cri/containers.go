@@ -104,7 +104,7 @@ func (s *Server) CreateContainer(
 		return nil, invalid("%v", err)
 	}
 	c := &member{
-		id: newID(), pod: p.id, config: q.Config, image: image.ID, user: identity.status(),
+		id: newID(), pod: p.id, config: q.Config, image: image.ID, user: identity.status(s.singleUser),
 		created: time.Now().UnixNano(), state: cri.ContainerState_CONTAINER_CREATED, done: make(chan struct{}),
 	}
 	if p.config.LogDirectory != "" && q.Config.LogPath != "" {

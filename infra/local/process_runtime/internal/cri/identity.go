@@ -153,9 +153,14 @@ func (id identity) group() []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-func (id identity) status() *cri.ContainerUser {
+// status is what the processes really get: with a single user ID there are no supplemental groups.
+func (id identity) status(singleUser bool) *cri.ContainerUser {
 	linux := &cri.LinuxContainerUser{Uid: int64(id.uid), Gid: int64(id.gid)}
-	for _, g := range id.groups {
+	groups := id.groups
+	if singleUser {
+		groups = groups[:1]
+	}
+	for _, g := range groups {
 		linux.SupplementalGroups = append(linux.SupplementalGroups, int64(g))
 	}
 	return &cri.ContainerUser{Linux: linux}

@@ -16,11 +16,8 @@ import (
 
 func describe(image *images.Image) *cri.Image {
 	answer := &cri.Image{
-		Id: image.ID, RepoDigests: []string{image.RepoDigest()}, Size: max(image.Size, 1),
+		Id: image.ID, RepoTags: image.Tags(), RepoDigests: image.RepoDigests(), Size: max(image.Size, 1),
 		Spec: &cri.ImageSpec{Image: image.Name},
-	}
-	if !strings.Contains(image.Name, "@") {
-		answer.RepoTags = []string{image.Name}
 	}
 	user, _, _ := strings.Cut(image.User, ":")
 	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {

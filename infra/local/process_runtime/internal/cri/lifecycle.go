@@ -70,11 +70,16 @@ func (s *Server) start(c *member, p *pod) error {
 	if c.log, err = crilog.Open(c.logPath); err != nil {
 		return err
 	}
+	namespaces, release, err := s.processNamespace(c, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	pipes, err := newPipes(c.config.Stdin, c.config.Tty)
 	if err != nil {
 		return err
 	}
-	running, err := container.Start(*spec, p.namespaces, pipes.theirs)
+	running, err := container.Start(*spec, namespaces, pipes.theirs)
 	pipes.closeTheirs()
 	if err != nil {
 		pipes.closeOurs()
@@ -91,6 +96,35 @@ func (s *Server) start(c *member, p *pod) error {
 	}
 	go s.follow(c, copied)
 	return nil
+}
+
+// processNamespace completes the pod's namespaces for one container: with the processes of its own (nil), of the pod or
+// of another container. release is to be called when the container has started.
+func (s *Server) processNamespace(c *member, p *pod) (ns container.Namespaces, release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns, release = p.namespaces, func() {}
+	options := c.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch {
+	case options == nil: // what the kubelet always sets; without it a container keeps to itself
+	case options.Pid == cri.NamespaceMode_POD:
+		if p.pauser == nil {
+			if p.pauser, err = container.StartPause(); err != nil {
+				return ns, release, err
+			}
+		}
+		ns.PID = p.pauser.Namespace
+	case options.Pid == cri.NamespaceMode_TARGET:
+		target := s.findContainer(options.TargetId)
+		if target == nil || target.state != cri.ContainerState_CONTAINER_RUNNING {
+			return ns, release, fmt.Errorf("the target container %q is not running", options.TargetId)
+		}
+		if ns.PID, err = container.ProcessNamespace(target.running.InitPID); err != nil {
+			return ns, release, err
+		}
+		release = func() { _ = ns.PID.Close() }
+	}
+	return ns, release, nil
 }
 
 // failStart records a container that never ran.

@@ -55,7 +55,7 @@ func (s *Server) checkMemory() {
 		if c != nil && c.state == cri.ContainerState_CONTAINER_RUNNING {
 			log.Printf("container %s uses %d bytes of memory, its limit is %d: ending it", c.id, used, m.limit)
 			c.outOfMemory = true
-			c.running.Kill()
+			go c.running.Kill()
 		}
 		s.mu.Unlock()
 	}

@@ -27,7 +27,8 @@ type pod struct {
 	created    int64
 	address    string
 	namespaces container.Namespaces
-	open       bool // namespaces and shared memory exist
+	pauser     *container.Pauser // where containers share their processes
+	open       bool              // namespaces and shared memory exist
 }
 
 // podRecord is a pod on disk.
@@ -57,6 +58,15 @@ func (s *Server) RunPodSandbox(_ context.Context, q *cri.RunPodSandboxRequest) (
 	}
 	if q.RuntimeHandler != "" {
 		return nil, invalid("no runtime handler %q: this runtime has only the default one", q.RuntimeHandler)
+	}
+	if namespacesOf(q.Config).GetUsernsOptions().GetMode() == cri.NamespaceMode_POD &&
+		namespacesOf(q.Config).GetUsernsOptions() != nil {
+		return nil, invalid("user namespaces of pods are not supported by the process runtime (hostUsers: false)")
+	}
+	for name := range q.Config.GetLinux().GetSysctls() {
+		if err := container.CheckSysctl(name, hasOwnIPC(q.Config)); err != nil {
+			return nil, invalid("%v", err)
+		}
 	}
 	p := &pod{
 		id: newID(), config: q.Config, handler: q.RuntimeHandler, created: time.Now().UnixNano(),
@@ -97,6 +107,8 @@ func onOwnNetwork(c *cri.PodSandboxConfig) bool {
 	return namespacesOf(c).GetNetwork() != cri.NamespaceMode_NODE
 }
 
+func hasOwnIPC(c *cri.PodSandboxConfig) bool { return namespacesOf(c).GetIpc() != cri.NamespaceMode_NODE }
+
 // openPod makes what the pod's containers share. After a restart of the runtime it is made anew when first needed.
 func (s *Server) openPod(p *pod) error {
 	folder := s.records.folder(podRecords, p.id)
@@ -116,14 +128,15 @@ func (s *Server) openPod(p *pod) error {
 	if err := os.WriteFile(filepath.Join(folder, "hostname"), []byte(hostname+"\n"), 0o644); err != nil {
 		return err
 	}
-	ownIPC := namespacesOf(p.config).GetIpc() != cri.NamespaceMode_NODE
+	ownIPC := hasOwnIPC(p.config)
 	if ownIPC {
 		if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777"); err != nil {
 			return fmt.Errorf("no shared memory for the pod: %w", err)
 		}
 	}
 	// A pod of the host network keeps the host's name.
-	namespaces, err := container.NewNamespaces(hostname, onOwnNetwork(p.config), ownIPC)
+	namespaces, err := container.NewNamespaces(hostname, onOwnNetwork(p.config), ownIPC,
+		p.config.GetLinux().GetSysctls())
 	if err != nil {
 		_ = unix.Unmount(shm, unix.MNT_DETACH)
 		return err
@@ -134,6 +147,10 @@ func (s *Server) openPod(p *pod) error {
 
 // closePod lets go of what openPod made.
 func (s *Server) closePod(p *pod) {
+	if p.pauser != nil {
+		p.pauser.Stop()
+		p.pauser = nil
+	}
 	p.namespaces.Close()
 	p.open = false
 	_ = unix.Unmount(filepath.Join(s.records.folder(podRecords, p.id), "shm"), unix.MNT_DETACH)

@@ -106,10 +106,16 @@ func (s *Server) Serve(ctx context.Context) error {
 // logFailures writes each failed call to the runtime's log, as the kubelet's own message often lacks the reason.
 func logFailures(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	answer, err := handle(ctx, q)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !expected(err) {
 		log.Printf("%s: %v", filepath.Base(info.FullMethod), err)
 	}
 	return answer, err
+}
+
+// expected failures are everyday answers: what the kubelet asks after has been removed, or was never asked for.
+func expected(err error) bool {
+	code := status.Code(err)
+	return code == codes.NotFound || code == codes.Unimplemented
 }
 
 // stopGrace is what containers get between SIGTERM and SIGKILL when the whole node stops.

@@ -176,13 +176,31 @@ func (s *Server) prepareFiles(c *member, p *pod, image *images.Image, spec *cont
 
 // filtersOf gives the system call filters of a container.
 func (s *Server) filtersOf(sc *cri.LinuxContainerSecurityContext) ([][]unix.SockFilter, error) {
+	if sc.GetApparmor().GetProfileType() == cri.SecurityProfile_Localhost ||
+		strings.HasPrefix(sc.GetApparmorProfile(), "localhost/") {
+		return nil, fmt.Errorf("AppArmor profiles are not supported by the process runtime")
+	}
 	var filters [][]unix.SockFilter
 	if s.singleUser {
 		filters = append(filters, seccomp.IgnoreChown())
 	}
-	profile := sc.GetApparmor()
-	if profile.GetProfileType() == cri.SecurityProfile_Localhost || strings.HasPrefix(sc.GetApparmorProfile(), "localhost/") {
-		return nil, fmt.Errorf("AppArmor profiles are not supported by the process runtime")
+	if sc.GetPrivileged() || sc.GetSeccomp() == nil {
+		return filters, nil
+	}
+	switch sc.Seccomp.ProfileType {
+	case cri.SecurityProfile_RuntimeDefault:
+		administrator := false
+		for _, name := range sc.GetCapabilities().GetAddCapabilities() {
+			name = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+			administrator = administrator || name == "SYS_ADMIN" || name == "ALL"
+		}
+		filters = append(filters, seccomp.Default(administrator, s.singleUser))
+	case cri.SecurityProfile_Localhost:
+		filter, err := seccomp.FromFile(strings.TrimPrefix(sc.Seccomp.LocalhostRef, "localhost/"))
+		if err != nil {
+			return nil, err
+		}
+		filters = append(filters, filter)
 	}
 	return filters, nil
 }

@@ -26,7 +26,8 @@ func (s *Server) Status(_ context.Context, q *cri.StatusRequest) (*cri.StatusRes
 		RuntimeHandlers: []*cri.RuntimeHandler{{
 			Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true},
 		}},
-		Features: &cri.RuntimeFeatures{},
+		// No image brings groups of its own, so none are ever merged in.
+		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: !s.singleUser},
 	}
 	if q.Verbose {
 		answer.Info = map[string]string{"note": "containers are processes of this computer; images come from an image table"}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -13,11 +14,13 @@ import (
 
 // Image is one entry of the table.
 type Image struct {
-	// Name is the normalised name, ID the stable digest that stands for it.
-	Name string `json:"-"`
-	ID   string `json:"-"`
-	// Digest, where given, is the content digest that the entry also answers to (name@digest).
-	Digest string `json:"digest,omitempty"`
+	// Name is the normalised name. Names are all names of the image, when it has several.
+	Name  string   `json:"-"`
+	Names []string `json:"-"`
+	// ID is the digest that stands for the image.
+	ID string `json:"-"`
+	// Digest ("sha256:…"), where given, is the ID. Entries with the same digest are one image with several names.
+	Digest string `json:"digest"`
 	// Entrypoint and Cmd are used as an image's are: `command` of a container replaces both, `args` replaces Cmd.
 	Entrypoint  []string          `json:"entrypoint"`
 	Cmd         []string          `json:"cmd"`
@@ -45,7 +48,7 @@ type Table struct {
 	size    int64
 	images  map[string]*Image
 	problem error
-	removed map[string]bool
+	removed map[string]bool // by ID
 }
 
 // Open makes a table of the file at path. The file may appear or change later.
@@ -77,10 +80,25 @@ func (t *Table) load() error {
 			image = &Image{}
 		}
 		image.Name = Normalise(name)
-		image.ID = digestOf(image.Name)
+		if image.ID = image.Digest; image.ID == "" {
+			image.ID = digestOf(image.Name)
+		}
 		t.images[image.Name] = image
 	}
+	t.group()
 	return nil
+}
+
+// group gives each image all its names.
+func (t *Table) group() {
+	names := map[string][]string{}
+	for _, image := range t.images {
+		names[image.ID] = append(names[image.ID], image.Name)
+	}
+	for _, image := range t.images {
+		sort.Strings(names[image.ID])
+		image.Names = names[image.ID]
+	}
 }
 
 // Find returns the image with a name, a name with digest, or an ID; nil where the table has none or it was removed.
@@ -90,7 +108,7 @@ func (t *Table) Find(name string) (*Image, error) {
 	if err := t.load(); err != nil {
 		return nil, err
 	}
-	if image := t.lookUp(name); image != nil && !t.removed[image.Name] {
+	if image := t.lookUp(name); image != nil && !t.removed[image.ID] {
 		return image, nil
 	}
 	return nil, nil
@@ -99,7 +117,7 @@ func (t *Table) Find(name string) (*Image, error) {
 func (t *Table) lookUp(name string) *Image {
 	if strings.HasPrefix(name, "sha256:") {
 		for _, image := range t.images {
-			if image.ID == name {
+			if image.ID == name && image.Name == image.Names[0] {
 				return image
 			}
 		}
@@ -114,7 +132,7 @@ func (t *Table) lookUp(name string) *Image {
 		return nil
 	}
 	for _, image := range t.images {
-		if withoutTag(image.Name) == repository && (image.ID == digest || image.Digest == digest) {
+		if withoutTag(image.Name) == repository && image.ID == digest {
 			return image
 		}
 	}
@@ -138,7 +156,7 @@ func (t *Table) Pull(name string) (*Image, error) {
 		return nil, fmt.Errorf("image %q is not in this computer's image table (%s): the local cluster runs the project's "+
 			"images as local processes and pulls nothing; known images: %s", name, t.path, strings.Join(known, ", "))
 	}
-	delete(t.removed, image.Name)
+	delete(t.removed, image.ID)
 	return image, nil
 }
 
@@ -150,12 +168,12 @@ func (t *Table) Remove(name string) error {
 		return err
 	}
 	if image := t.lookUp(name); image != nil {
-		t.removed[image.Name] = true
+		t.removed[image.ID] = true
 	}
 	return nil
 }
 
-// List returns all present images by name.
+// List returns all present images, each once, by name.
 func (t *Table) List() ([]*Image, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +182,7 @@ func (t *Table) List() ([]*Image, error) {
 	}
 	var list []*Image
 	for _, image := range t.images {
-		if !t.removed[image.Name] {
+		if !t.removed[image.ID] && image.Name == image.Names[0] {
 			list = append(list, image)
 		}
 	}
@@ -172,12 +190,25 @@ func (t *Table) List() ([]*Image, error) {
 	return list, nil
 }
 
-// RepoDigest is the name with which a registry's answer would be pinned.
-func (i *Image) RepoDigest() string {
-	digest := i.Digest
-	if digest == "" {
-		digest = i.ID
+// Tags are the image's names with a tag.
+func (i *Image) Tags() []string {
+	var tags []string
+	for _, name := range i.Names {
+		if !strings.Contains(name, "@") {
+			tags = append(tags, name)
+		}
 	}
-	repository, _, _ := strings.Cut(i.Name, "@")
-	return withoutTag(repository) + "@" + digest
+	return tags
+}
+
+// RepoDigests are the names with which a registry's answer would be pinned, one for each repository.
+func (i *Image) RepoDigests() []string {
+	var digests []string
+	for _, name := range i.Names {
+		repository, _, _ := strings.Cut(name, "@")
+		if digest := withoutTag(repository) + "@" + i.ID; !slices.Contains(digests, digest) {
+			digests = append(digests, digest)
+		}
+	}
+	return digests
 }

@@ -6,12 +6,12 @@ import (
 
 // Actions of a filter (seccomp(2)).
 const (
-	actionKill  = 0x80000000
-	actionTrap  = 0x00030000
-	actionErrno = 0x00050000
-	actionTrace = 0x7ff00000
-	actionLog   = 0x7ffc0000
-	actionAllow = 0x7fff0000
+	actionKill       = 0x80000000
+	actionTrap       = 0x00030000
+	actionErrno      = 0x00050000
+	actionKillThread = 0x00000000
+	actionLog        = 0x7ffc0000
+	actionAllow      = 0x7fff0000
 )
 
 // Offsets in struct seccomp_data.
