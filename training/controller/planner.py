@@ -414,11 +414,18 @@ class _Planning:
 
     def _fail(self, reason: Reason, message: str) -> None:
         self.status.completion_time = self.now
+        self._keep_the_evidence()
         self.condition(ConditionType.RUNNING, False, Reason.JOB_FAILED, "the job has failed")
         self.condition(ConditionType.RESTARTING, False, Reason.JOB_FAILED, "the job has failed")
         self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_FAILED, "the job has failed")
         self.condition(ConditionType.FAILED, True, reason, message)
         self.event("Warning", Reason.JOB_FAILED, message)
+
+    def _keep_the_evidence(self) -> None:
+        """Failed workers are not replaced any more: their logs tell why the job failed."""
+        finished = {pod.uid for pod in self.own if pod.finished and pod.uid in self.doomed}
+        self.doomed -= finished
+        self.actions = [a for a in self.actions if not (isinstance(a, DeletePod) and a.uid in finished)]
 
     def _complete(self) -> None:
         """After the first success nothing is created any more; the others may finish what they do."""
@@ -445,7 +452,7 @@ class _Planning:
         policy = self.job.spec.effective_run_policy()
         everything = policy.clean_pod_policy is CleanPodPolicy.ALL
         for pod in self.own:
-            if not pod.terminating and (everything or not pod.finished):
+            if not pod.terminating and pod.uid not in self.doomed and (everything or not pod.finished):
                 self._delete(pod, "the job has ended")
         if everything and self.service_exists:
             self.actions.append(DeleteService(service_name(self.job.metadata.name)))
@@ -568,7 +575,7 @@ class _Planning:
     def _force_delete_stuck(self) -> None:
         """Terminating pods wait for their node to say that they ended; a node that is gone will not."""
         for pod in self.own:
-            if pod.gone or not self._stuck(pod) or pod.deletion_deadline is None:
+            if pod.gone or pod.deletion_deadline is None or not self._stuck(pod):
                 continue
             if self.now >= pod.deletion_deadline:
                 self._delete(pod, f"node {pod.node} is gone", 0)

@@ -1,0 +1,294 @@
+"""Random histories of pods, nodes, user edits, clock and crashes: what holds for the planner whatever happens.
+
+The model cluster does what the API server, the scheduler and the kubelets would do; the controller may die between the
+status write and any of its actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from training.controller.api import ConditionType, ElasticJob, ElasticJobStatus
+from training.controller.planner import CreatePod, DeleteJob, DeletePod, DeleteService, Plan, bounds, plan
+from training.controller.records import NodeRecord, PodRecord
+
+UID = "0123456789abcdef"
+GRACE = timedelta(seconds=30)
+START = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+MOST_PASSES = 4
+"""Passes after which a job has come to rest if nothing happens."""
+
+
+class Histories(RuleBasedStateMachine):
+    """One job in a small cluster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = START
+        self.pods: dict[str, PodRecord] = {}
+        self.vanished: list[PodRecord] = []
+        self.nodes = {name: NodeRecord(name) for name in ("a", "b", "c")}
+        self.born = 0
+        self.service = False
+        self.deleted_job = False
+        self.restarts_by_uid: dict[str, int] = {}
+
+    @initialize(
+        fewest=st.integers(1, 3),
+        extra=st.integers(0, 3),
+        policy=st.sampled_from(["Always", "OnFailure", "Never", "ExitCode"]),
+        fixed=st.booleans(),
+        backoff_limit=st.one_of(st.none(), st.integers(0, 3)),
+        clean=st.sampled_from([None, "All", "Running", "None"]),
+        ttl=st.one_of(st.none(), st.integers(0, 100)),
+        deadline=st.one_of(st.none(), st.integers(60, 3600)),
+    )
+    def submit(
+        self,
+        fewest: int,
+        extra: int,
+        policy: str,
+        fixed: bool,
+        backoff_limit: int | None,
+        clean: str | None,
+        ttl: int | None,
+        deadline: int | None,
+    ) -> None:
+        spec: dict[str, Any] = {
+            "rdzvEndpoint": "etcd:2379",
+            "backoffLimit": backoff_limit,
+            "cleanPodPolicy": clean,
+            "ttlSecondsAfterFinished": ttl,
+            "activeDeadlineSeconds": deadline,
+            "replicaSpecs": {"Worker": {"replicas": fewest, "restartPolicy": policy, "template": {}}},
+        }
+        if not fixed:
+            spec |= {"minReplicas": fewest, "maxReplicas": fewest + extra}
+        metadata = {"name": "j", "namespace": "n", "uid": UID, "generation": 1}
+        self.job = ElasticJob.model_validate({"metadata": metadata, "spec": spec})
+        self.fixed = fixed
+
+    # --- the world --------------------------------------------------------------------------------------------------
+
+    def pick(self, number: int, *, terminating: bool | None = None, phases: tuple[str, ...] = ()) -> PodRecord | None:
+        fitting = [
+            pod
+            for pod in sorted(self.pods.values(), key=lambda pod: pod.uid)
+            if (terminating is None or pod.terminating == terminating) and (not phases or pod.phase in phases)
+        ]
+        return fitting[number % len(fitting)] if fitting else None
+
+    def put(self, pod: PodRecord) -> None:
+        self.pods[pod.name] = pod
+
+    @rule(number=st.integers(0, 9), node=st.sampled_from(["a", "b", "c"]))
+    def a_pod_starts(self, number: int, node: str) -> None:
+        if node in self.nodes and (pod := self.pick(number, terminating=False, phases=("Pending",))):
+            self.put(replace(pod, node=node, phase="Running", ready=True, unschedulable=None))
+
+    @rule(number=st.integers(0, 9))
+    def no_node_is_found(self, number: int) -> None:
+        if pod := self.pick(number, terminating=False, phases=("Pending",)):
+            self.put(replace(pod, unschedulable="0/3 nodes are available"))
+
+    @rule(number=st.integers(0, 9), code=st.sampled_from([0, 0, 1, 75, 78, 137, 143, None]), oom=st.booleans())
+    def a_worker_ends(self, number: int, code: int | None, oom: bool) -> None:
+        if pod := self.pick(number, phases=("Running",)):
+            reason = "OOMKilled" if oom and code == 137 else None
+            phase = "Succeeded" if code == 0 else "Failed"
+            self.put(replace(pod, phase=phase, exit_code=code, term_reason=reason, finished_at=self.now, ready=False))
+
+    @rule(number=st.integers(0, 9))
+    def the_kubelet_restarts_a_container(self, number: int) -> None:
+        if pod := self.pick(number, phases=("Running",)):
+            self.put(replace(pod, restarts=pod.restarts + 1))
+            self.restarts_by_uid[pod.uid] = pod.restarts + 1
+
+    @rule(number=st.integers(0, 9))
+    def somebody_deletes_a_pod(self, number: int) -> None:
+        if pod := self.pick(number, terminating=False):
+            self.delete(pod, GRACE)
+
+    @rule(number=st.integers(0, 9))
+    def a_pod_is_evicted(self, number: int) -> None:
+        if pod := self.pick(number, phases=("Running",)):
+            self.put(replace(pod, phase="Failed", disruption="TerminationByKubelet", exit_code=137, ready=False))
+
+    @rule(number=st.integers(0, 9), exit_code=st.sampled_from([0, 75, 143]))
+    def a_kubelet_confirms(self, number: int, exit_code: int) -> None:
+        pod = self.pick(number, terminating=True)
+        if pod is not None and (pod.node is None or pod.node in self.nodes):
+            phase = pod.phase if pod.finished else "Succeeded" if exit_code == 0 else "Failed"
+            self.remove(replace(pod, phase=phase, exit_code=exit_code, finished_at=self.now))
+
+    @rule(node=st.sampled_from(["a", "b", "c"]), seconds=st.one_of(st.none(), st.integers(10, 120)))
+    def a_notice(self, node: str, seconds: int | None) -> None:
+        if node in self.nodes:
+            at = self.now + timedelta(seconds=seconds) if seconds is not None else None
+            self.nodes[node] = replace(self.nodes[node], notice="karpenter.sh/disrupted", reclaim_at=at)
+
+    @rule(node=st.sampled_from(["a", "b", "c"]))
+    def a_node_is_lost(self, node: str) -> None:
+        self.nodes.pop(node, None)
+
+    @rule(node=st.sampled_from(["a", "b", "c"]), ready=st.booleans())
+    def a_node_comes_or_goes_silent(self, node: str, ready: bool) -> None:
+        self.nodes[node] = NodeRecord(node, ready=ready, not_ready_since=None if ready else self.now)
+
+    @rule(seconds=st.sampled_from([1, 5, 20, 60, 400]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # --- the user ---------------------------------------------------------------------------------------------------
+
+    @rule(replicas=st.integers(1, 6))
+    def the_user_scales(self, replicas: int) -> None:
+        fewest, most = bounds(self.job)
+        if not self.fixed:
+            replicas = max(fewest, min(replicas, most))
+        self.job.spec.worker.replicas = replicas
+        self.job.metadata.generation += 1
+
+    @rule(suspend=st.booleans())
+    def the_user_suspends_or_resumes(self, suspend: bool) -> None:
+        self.job.spec.suspend = suspend
+        self.job.metadata.generation += 1
+
+    # --- the controller ---------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.deleted_job)
+    @rule()
+    def the_controller_acts(self) -> None:
+        self.pass_over(None)
+
+    @precondition(lambda self: not self.deleted_job)
+    @rule(actions=st.integers(0, 3))
+    def the_controller_dies_after_some_actions(self, actions: int) -> None:
+        self.pass_over(actions)
+
+    @precondition(lambda self: not self.deleted_job)
+    @rule()
+    def the_controller_comes_to_rest(self) -> None:
+        for _ in range(MOST_PASSES):
+            made = self.pass_over(None)
+            if self.deleted_job:
+                return
+        before = self.job.status
+        made = self.look()
+        assert made.actions == (), f"still busy: {made.actions}"
+        assert made.status == before, "still changing its mind"
+        if not before.ended and before.first_success_time is None and not self.job.spec.suspend:
+            waiting = made.requeue_after is not None or any(p.terminating for p in self.pods.values())
+            staying = self.staying()
+            assert len(staying) == made.status.desired_replicas or waiting
+
+    def look(self) -> Plan:
+        known = [*self.pods.values(), *self.vanished]
+        return plan(self.job, known, self.nodes, self.now, service_exists=self.service)
+
+    def pass_over(self, actions: int | None) -> Plan:
+        before = self.job.status
+        members = self.staying()
+        made = self.look()
+        self.check_books(before, made.status)
+        self.job.status = ElasticJobStatus.model_validate(made.status.model_dump(mode="json", by_alias=True))
+        assert self.job.status == made.status, "the status does not survive the API server"
+        self.vanished = []
+        limit = len(made.actions) if actions is None else actions
+        for action in made.actions[:limit]:
+            if isinstance(action, DeletePod):
+                pod = self.pods.get(action.name)
+                assert pod is not None
+                assert pod.uid == action.uid
+                self.delete(pod, GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds))
+            elif isinstance(action, CreatePod):
+                self.create(action, before, made.status)
+            elif isinstance(action, DeleteJob):
+                assert made.status.ended
+                self.deleted_job = True
+            else:
+                assert self.service == isinstance(action, DeleteService)
+                self.service = not self.service
+        if actions is None and not made.status.ended and made.status.first_success_time is None:
+            fewest, most = bounds(self.job)
+            assert len(self.staying()) <= most
+            lost = made.status.disruptions + made.status.restarts - before.disruptions - before.restarts
+            if made.status.generation == before.generation and not self.job.spec.suspend:
+                assert len(self.staying()) >= min(len(members) - lost, fewest), "went under min by its own act"
+        return made
+
+    def create(self, action: CreatePod, before: ElasticJobStatus, after: ElasticJobStatus) -> None:
+        assert action.name not in self.pods, "two pods with one name"
+        assert not before.ended, "created after the end"
+        assert not after.ended, "created after the end"
+        assert after.first_success_time is None, "created after the first success"
+        assert not self.job.spec.suspend, "created while suspended"
+        self.born += 1
+        self.put(
+            PodRecord(
+                name=action.name,
+                uid=f"uid-{self.born:04}",
+                namespace="n",
+                job="j",
+                owner_uid=UID,
+                index=action.index,
+                generation=action.generation,
+                created=self.now,
+            )
+        )
+
+    def check_books(self, before: ElasticJobStatus, after: ElasticJobStatus) -> None:
+        assert after.restarts >= before.restarts
+        assert after.disruptions >= before.disruptions
+        assert after.generation >= before.generation
+        for kind in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+            assert not before.is_true(kind) or after.is_true(kind), f"{kind} was taken back"
+        assert not (after.is_true(ConditionType.SUCCEEDED) and after.is_true(ConditionType.FAILED))
+        if after.ended:
+            assert after.completion_time is not None
+            assert not after.is_true(ConditionType.RUNNING)
+        assert all(c.observed_generation is not None for c in after.conditions)
+        assert len({c.type for c in after.conditions}) == len(after.conditions)
+
+    # --- helpers ----------------------------------------------------------------------------------------------------
+
+    def staying(self) -> list[PodRecord]:
+        """Active workers of the generation on nodes that stay."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.active
+            and pod.generation == self.job.status.generation
+            and not (pod.node in self.nodes and self.nodes[pod.node].notice)
+        ]
+
+    def delete(self, pod: PodRecord, grace: timedelta) -> None:
+        """As the API server does it: at once where nothing runs, else a deadline for the kubelet."""
+        if pod.finished or pod.node is None or not grace:
+            self.remove(pod)
+        elif not pod.terminating:
+            self.put(replace(pod, deletion_requested=self.now, deletion_deadline=self.now + grace))
+
+    def remove(self, pod: PodRecord) -> None:
+        del self.pods[pod.name]
+        requested = pod.deletion_requested or self.now
+        self.vanished.append(
+            replace(pod, gone=True, deletion_requested=requested, deletion_deadline=pod.deletion_deadline or self.now)
+        )
+
+    @invariant()
+    def each_end_is_counted_at_most_once(self) -> None:
+        if self.born:
+            in_place = sum(self.restarts_by_uid.values())
+            assert self.job.status.disruptions <= self.born
+            assert self.job.status.restarts + self.job.status.disruptions <= self.born + in_place
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase

@@ -1,0 +1,453 @@
+"""What the planner decides, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from training.controller.api import (
+    ConditionType,
+    ElasticJob,
+    Phase,
+    Reason,
+)
+from training.controller.planner import (
+    DRAIN_WINDOW,
+    NODE_LOST_AFTER,
+    Action,
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    Plan,
+    failure_backoff,
+    plan,
+)
+from training.controller.records import NodeRecord, PodRecord
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+UID = "0123456789abcdef"
+NODE = NodeRecord("node-a")
+NODES = {"node-a": NODE}
+RECLAIM_AT = NOW + timedelta(seconds=120)
+NOTICED = {
+    "node-a": replace(NODE, notice="aws-node-termination-handler/spot-itn", reclaim_at=RECLAIM_AT),
+    "node-b": NodeRecord("node-b"),
+}
+
+
+def job(replicas: int = 2, restart_policy: str = "ExitCode", status: Any = None, **spec: Any) -> ElasticJob:
+    template = {"spec": {"containers": [{"name": "elasticjob-worker", "image": "i"}]}}
+    worker = {"replicas": replicas, "restartPolicy": restart_policy, "template": template}
+    made = ElasticJob.model_validate(
+        {
+            "metadata": {"name": "j", "namespace": "n", "uid": UID, "generation": 1},
+            "spec": {"rdzvEndpoint": "etcd:2379", "replicaSpecs": {"Worker": worker}, **spec},
+        }
+    )
+    return made if status is None else made.model_copy(update={"status": status})
+
+
+def pod(index: int, **fields: Any) -> PodRecord:
+    known: dict[str, Any] = {
+        "name": f"j-worker-{index}",
+        "uid": f"uid-{index}",
+        "namespace": "n",
+        "job": "j",
+        "owner_uid": UID,
+        "index": index,
+        "generation": 1,
+        "phase": "Running",
+        "node": "node-a",
+        "ready": True,
+        "created": NOW - timedelta(hours=1),
+    }
+    return PodRecord(**(known | fields))
+
+
+def failed(index: int, code: int | None, **fields: Any) -> PodRecord:
+    return pod(index, **({"phase": "Failed", "exit_code": code, "finished_at": NOW, "ready": False} | fields))
+
+
+def running(replicas: int = 2, **spec: Any) -> ElasticJob:
+    """A job whose workers 0 .. replicas-1 run, as its status has it."""
+    fresh = job(replicas, **spec)
+    return job(replicas, status=plan(fresh, [pod(i) for i in range(replicas)], NODES, NOW).status, **spec)
+
+
+def creates(made: Plan) -> list[str]:
+    return [action.name for action in made.actions if isinstance(action, CreatePod)]
+
+
+def deletes(made: Plan) -> list[str]:
+    return [action.name for action in made.actions if isinstance(action, DeletePod)]
+
+
+def true_conditions(made: Plan) -> set[str]:
+    return {c.type for c in made.status.conditions if c.status == "True"}
+
+
+def message(made: Plan, kind: ConditionType) -> str:
+    found = made.status.condition(kind)
+    return found.message if found is not None else ""
+
+
+class TestStart:
+    def test_a_new_job_gets_its_service_and_all_its_workers(self) -> None:
+        made = plan(job(3), [], NODES, NOW, service_exists=False)
+        assert made.actions[0] == CreateService()
+        assert made.actions[1:] == tuple(CreatePod(f"j-worker-{i}", i, 1, "3:3") for i in range(3))
+        assert made.status.phase == Phase.PENDING
+        assert made.status.start_time == NOW
+        assert made.status.selector == "group-name=elastic.pytorch.org,job-name=j,replica-type=worker"
+
+    def test_min_and_max_become_nnodes(self) -> None:
+        assert plan(job(2, minReplicas=1, maxReplicas=4), [], NODES, NOW).status.nnodes == "1:4"
+
+    def test_it_runs_when_min_workers_run(self) -> None:
+        elastic = job(3, minReplicas=1, maxReplicas=3)
+        made = plan(elastic, [pod(0), pod(1, phase="Pending", node=None), pod(2, phase="Pending")], NODES, NOW)
+        assert true_conditions(made) == {"Created", "Running"}
+        assert message(made, ConditionType.RUNNING) == "1 of 3 workers run"
+        assert made.actions == ()
+
+    def test_pods_of_an_earlier_job_of_the_name_only_block_their_names(self) -> None:
+        made = plan(job(1), [pod(0, owner_uid="another")], NODES, NOW)
+        assert creates(made) == ["j-worker-1"]
+        assert made.status.replicas == 0
+
+    def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector(self) -> None:
+        doomed = job(2)
+        doomed.metadata.deletion_timestamp = NOW
+        assert plan(doomed, [], NODES, NOW).actions == ()
+
+    def test_why_a_worker_does_not_start_is_said(self) -> None:
+        stuck = [pod(i, phase="Pending", waiting="ErrImagePull: no such image") for i in range(2)]
+        made = plan(job(2), stuck, NODES, NOW)
+        assert message(made, ConditionType.RUNNING) == (
+            "0 of 2 workers run, at least 2 are needed; j-worker-0: ErrImagePull: no such image"
+        )
+
+
+class TestLoss:
+    def test_a_pod_deleted_by_others_is_replaced_at_once_under_a_free_name(self) -> None:
+        going = pod(0, deletion_deadline=NOW + timedelta(seconds=30), deletion_requested=NOW)
+        made = plan(running(2), [going, pod(1)], NODES, NOW)
+        assert creates(made) == ["j-worker-2"]
+        assert (made.status.disruptions, made.status.restarts) == (1, 0)
+        assert made.status.accounted_pods == ["uid-0"]
+
+    def test_it_is_counted_once_however_often_it_is_looked_at(self) -> None:
+        going = pod(0, deletion_deadline=NOW + timedelta(seconds=30), deletion_requested=NOW)
+        first = plan(running(2), [going, pod(1)], NODES, NOW)
+        again = plan(job(2, status=first.status), [going, pod(1), pod(2)], NODES, NOW)
+        ended = replace(going, phase="Failed", exit_code=143, finished_at=NOW)
+        third = plan(job(2, status=again.status), [ended, pod(1), pod(2)], NODES, NOW)
+        assert third.status.disruptions == 1
+        assert third.actions == ()
+
+    def test_workers_are_counted_not_numbered(self) -> None:
+        three = job(3, minReplicas=1, maxReplicas=4, status=running(4, minReplicas=1, maxReplicas=4).status)
+        made = plan(three, [pod(0), pod(2), pod(3)], NODES, NOW)
+        assert made.actions == ()
+
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "PreemptionByScheduler",
+            "DeletionByTaintManager",
+            "EvictionByEvictionAPI",
+            "DeletionByPodGC",
+            "TerminationByKubelet",
+        ],
+    )
+    @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure", "Always"])
+    def test_disruptions_are_replaced_under_every_policy_and_not_charged(self, reason: str, policy: str) -> None:
+        lost = failed(0, 137, disruption=reason)
+        made = plan(running(2, restart_policy=policy, backoffLimit=0), [lost, pod(1)], NODES, NOW)
+        assert creates(made) == deletes(made) == ["j-worker-0"]
+        assert (made.status.disruptions, made.status.restarts) == (1, 0)
+
+    def test_a_vanished_pod_is_counted_and_replaced(self) -> None:
+        made = plan(running(2), [pod(0, gone=True), pod(1)], NODES, NOW)
+        assert creates(made) == ["j-worker-0"]
+        assert made.status.disruptions == 1
+        assert made.status.accounted_pods == []
+
+    def test_a_vanished_pods_success_is_not_lost(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW, gone=True)
+        assert plan(running(2), [done, pod(1)], NODES, NOW).status.phase == Phase.COMPLETING
+
+    def test_a_worker_that_was_told_to_go_and_ended_with_0_has_not_finished_the_training(self) -> None:
+        told = NOW - timedelta(seconds=5)
+        left = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW, deletion_requested=told, deletion_deadline=NOW)
+        made = plan(running(2), [left, pod(1)], NODES, NOW)
+        assert made.status.first_success_time is None
+        assert creates(made) == ["j-worker-2"]
+
+    def test_a_node_that_does_not_answer_loses_its_workers_after_a_while(self) -> None:
+        silent = {"node-a": replace(NODE, ready=False, not_ready_since=NOW)}
+        early = plan(running(1), [pod(0)], silent, NOW)
+        assert early.actions == ()
+        assert early.requeue_after == NODE_LOST_AFTER
+        late = plan(running(1), [pod(0)], silent, NOW + NODE_LOST_AFTER)
+        assert deletes(late) == ["j-worker-0"]
+        assert creates(late) == ["j-worker-1"]
+        assert late.status.disruptions == 1
+
+    def test_a_terminating_pod_is_removed_by_force_only_when_its_node_is_gone(self) -> None:
+        stuck = pod(0, deletion_deadline=NOW - timedelta(seconds=1), deletion_requested=NOW - timedelta(seconds=31))
+        silent = {"node-a": replace(NODE, ready=False, not_ready_since=NOW - timedelta(hours=1))}
+        assert deletes(plan(running(1), [stuck], silent, NOW)) == []
+        assert deletes(plan(running(1), [stuck], NODES, NOW)) == []
+        (forced,) = (a for a in plan(running(1), [stuck], {}, NOW).actions if isinstance(a, DeletePod))
+        assert forced.grace_seconds == 0
+        out = {"node-a": replace(NODE, out_of_service=True)}
+        assert deletes(plan(running(1), [stuck], out, NOW)) == ["j-worker-0"]
+
+    def test_a_pod_on_a_node_not_known_yet_is_given_time(self) -> None:
+        young = pod(0, created=NOW - timedelta(seconds=2), node="new")
+        made = plan(running(1), [young], NODES, NOW)
+        assert made.actions == ()
+        assert made.requeue_after == timedelta(seconds=8)
+
+
+class TestNotice:
+    def test_the_replacement_is_asked_for_first(self) -> None:
+        made = plan(running(2), [pod(0), pod(1, node="node-b")], NOTICED, NOW)
+        assert creates(made) == ["j-worker-2"]
+        assert deletes(made) == []
+        assert made.requeue_after == timedelta(seconds=85)
+
+    def test_the_leaving_worker_goes_when_its_replacement_runs(self) -> None:
+        workers = [pod(0), pod(1, node="node-b"), pod(2, node="node-b")]
+        made = plan(running(2), workers, NOTICED, NOW)
+        (told,) = made.actions
+        assert told == DeletePod("j-worker-0", "uid-0", "node node-a will be taken away", 30)
+        assert made.status.disruptions == 1
+        assert made.status.replicas == 2
+
+    def test_without_capacity_it_trains_on_until_it_is_time_to_save_and_go(self) -> None:
+        workers = [pod(0), pod(1, node="node-b"), pod(2, phase="Pending", node=None, unschedulable="no room")]
+        early = plan(running(2), workers, NOTICED, NOW)
+        assert early.actions == ()
+        late = plan(running(2), workers, NOTICED, NOW + timedelta(seconds=90))
+        (told,) = late.actions
+        assert told == DeletePod("j-worker-0", "uid-0", "node node-a will be taken away", 25)
+
+    def test_a_withdrawn_notice_costs_the_youngest_worker(self) -> None:
+        workers = [pod(0), pod(1), pod(2, phase="Pending", created=NOW)]
+        made = plan(running(2), workers, NODES, NOW)
+        assert deletes(made) == ["j-worker-2"]
+        assert made.status.disruptions == 0
+
+
+class TestFailure:
+    @pytest.mark.parametrize("code", [130, 137, 138, 139, 143, 255])
+    def test_signals_are_retried_under_exit_code(self, code: int) -> None:
+        made = plan(running(2), [failed(0, code), pod(1)], NODES, NOW)
+        assert deletes(made) == ["j-worker-0"]
+        assert made.status.restarts == 1
+        assert made.requeue_after == timedelta(seconds=1)
+        later = plan(job(2, status=made.status), [pod(1)], NODES, NOW + timedelta(seconds=1))
+        assert creates(later) == ["j-worker-0"]
+
+    @pytest.mark.parametrize("code", [1, 2, 64, 127])
+    def test_other_codes_fail_the_job_with_the_code(self, code: int) -> None:
+        made = plan(running(2), [failed(0, code), pod(1)], NODES, NOW)
+        assert true_conditions(made) == {"Created", "Failed"}
+        assert f"j-worker-0 failed with exit code {code}" in message(made, ConditionType.FAILED)
+        assert made.status.completion_time == NOW
+        assert deletes(made) == ["j-worker-1"]  # holds a GPU; the failed one keeps its log
+        assert creates(made) == []
+
+    def test_never_fails_the_job_whatever_the_code(self) -> None:
+        made = plan(running(2, restart_policy="Never"), [failed(0, 137), pod(1)], NODES, NOW)
+        assert made.status.phase == Phase.FAILED
+
+    def test_preempted_with_a_checkpoint_is_free(self) -> None:
+        made = plan(running(2, restart_policy="Never", backoffLimit=0), [failed(0, 75), pod(1)], NODES, NOW)
+        assert (made.status.disruptions, made.status.restarts) == (1, 0)
+        assert deletes(made) == ["j-worker-0"]
+
+    @pytest.mark.parametrize("policy", ["ExitCode", "OnFailure", "Always"])
+    def test_do_not_restart_is_obeyed(self, policy: str) -> None:
+        assert plan(running(2, restart_policy=policy), [failed(0, 78), pod(1)], NODES, NOW).status.phase == Phase.FAILED
+
+    def test_running_out_of_memory_is_charged(self) -> None:
+        made = plan(running(2), [failed(0, 137, term_reason="OOMKilled"), pod(1)], NODES, NOW)
+        assert made.status.restarts == 1
+        evicted = failed(0, 137, disruption="Evicted", memory_eviction=True)
+        assert plan(running(2), [evicted, pod(1)], NODES, NOW).status.restarts == 1
+
+    def test_a_failure_without_a_word_is_retried_and_charged(self) -> None:
+        made = plan(running(2), [failed(0, None), pod(1)], NODES, NOW)
+        assert made.status.restarts == 1
+        assert deletes(made) == ["j-worker-0"]
+
+    def test_exit_1_right_after_a_loss_is_that_losss_doing(self) -> None:
+        status = running(2, backoffLimit=0).status.model_copy(update={"last_disruption_time": NOW})
+        made = plan(job(2, status=status, backoffLimit=0), [failed(0, 1), pod(1)], NODES, NOW)
+        assert (made.status.disruptions, made.status.restarts, made.status.phase) == (1, 0, Phase.RESTARTING)
+
+    def test_the_budget_counts_over_pods_and_ends_the_job(self) -> None:
+        status = running(2, backoffLimit=1).status
+        now = NOW
+        for expected in (Phase.RESTARTING, Phase.FAILED):
+            made = plan(job(2, status=status, backoffLimit=1), [failed(0, 139, uid=f"u{now}"), pod(1)], NODES, now)
+            assert made.status.phase == expected
+            status, now = made.status, now + timedelta(seconds=10)
+        assert message(made, ConditionType.FAILED) == "workers failed 2 times, more than backoffLimit (1)"
+
+    def test_restarts_inside_pods_count_too_and_survive_them(self) -> None:
+        first = plan(running(2, restart_policy="OnFailure"), [pod(0, restarts=2), pod(1)], NODES, NOW)
+        again = plan(job(2, "OnFailure", first.status), [pod(0, restarts=3), pod(1)], NODES, NOW)
+        fresh = plan(job(2, "OnFailure", again.status), [pod(0, uid="new", restarts=1), pod(1)], NODES, NOW)
+        assert [p.status.restarts for p in (first, again, fresh)] == [2, 3, 4]
+        assert fresh.status.container_restarts == {"new": 1}
+
+    def test_failures_in_a_row_wait_longer(self) -> None:
+        assert [failure_backoff(n).total_seconds() for n in (0, 1, 2, 3, 9, 10, 10_000)] == [0, 1, 2, 4, 256, 300, 300]
+
+
+class TestEnd:
+    def test_after_the_first_success_nothing_is_created(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        made = plan(running(3), [done, pod(1)], NODES, NOW)
+        assert made.actions == ()
+        assert made.status.phase == Phase.COMPLETING
+        assert made.requeue_after == DRAIN_WINDOW
+
+    def test_it_succeeds_when_the_others_end_however_they_do(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        made = plan(running(2), [done, failed(1, 1)], NODES, NOW)
+        assert true_conditions(made) == {"Created", "Succeeded"}
+        assert made.status.completion_time == NOW
+
+    def test_late_workers_are_stopped_after_the_drain_window(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        first = plan(running(2), [done, pod(1)], NODES, NOW)
+        made = plan(job(2, status=first.status), [done, pod(1)], NODES, NOW + DRAIN_WINDOW)
+        assert made.status.phase == Phase.SUCCEEDED
+        assert deletes(made) == ["j-worker-1"]
+
+    @pytest.mark.parametrize(
+        ("policy", "deleted"), [(None, []), ("None", []), ("Running", []), ("All", ["j-worker-0", "j-worker-1"])]
+    )
+    def test_clean_pod_policy(self, policy: str | None, deleted: list[str]) -> None:
+        done = [pod(i, phase="Succeeded", exit_code=0, finished_at=NOW) for i in range(2)]
+        made = plan(running(2, cleanPodPolicy=policy), done, NODES, NOW)
+        assert deletes(made) == deleted
+        others: list[Action] = [action for action in made.actions if not isinstance(action, DeletePod)]
+        assert others == ([DeleteService("j-workers")] if policy == "All" else [])
+
+    def test_a_terminal_state_stays_even_if_the_workers_are_deleted(self) -> None:
+        done = [pod(i, phase="Succeeded", exit_code=0, finished_at=NOW) for i in range(2)]
+        ended = plan(running(2), done, NODES, NOW)
+        made = plan(job(2, status=ended.status), [], NODES, NOW + timedelta(hours=1))
+        assert made.actions == ()
+        assert made.status.phase == Phase.SUCCEEDED
+
+    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+    def test_ttl_after_either_end(self, phase: str) -> None:
+        code = 0 if phase == "Succeeded" else 1
+        done = [pod(i, phase=phase, exit_code=code, finished_at=NOW) for i in range(2)]
+        ended = plan(running(2, ttlSecondsAfterFinished=60), done, NODES, NOW)
+        assert ended.requeue_after == timedelta(seconds=60)
+        expired = job(2, status=ended.status, ttlSecondsAfterFinished=60)
+        made = plan(expired, done, NODES, NOW + timedelta(seconds=60))
+        assert DeleteJob() in made.actions
+
+    def test_the_deadline_fails_the_job(self) -> None:
+        late = job(2, status=running(2).status, activeDeadlineSeconds=60)
+        early = plan(late, [pod(0), pod(1)], NODES, NOW + timedelta(seconds=59))
+        assert early.requeue_after == timedelta(seconds=1)
+        made = plan(late, [pod(0), pod(1)], NODES, NOW + timedelta(seconds=60))
+        failed_condition = made.status.condition(ConditionType.FAILED)
+        assert failed_condition is not None
+        assert failed_condition.reason == Reason.DEADLINE_EXCEEDED
+
+    def test_run_policy_is_read_in_all_three_places_and_the_flat_one_wins(self) -> None:
+        spec = job(
+            2,
+            backoffLimit=1,
+            runPolicy={"backoffLimit": 2, "activeDeadlineSeconds": 5},
+            RunPolicy={"cleanPodPolicy": "All"},
+        ).spec
+        policy = spec.effective_run_policy()
+        assert (policy.backoff_limit, policy.active_deadline_seconds, policy.clean_pod_policy) == (1, 5, "All")
+
+
+class TestSize:
+    def test_victims_are_the_least_useful(self) -> None:
+        workers = [
+            pod(0, created=NOW - timedelta(minutes=1)),
+            pod(1),
+            pod(2, phase="Pending", node=None),
+            pod(3, phase="Pending"),
+        ]
+        two = job(2, minReplicas=1, maxReplicas=4, status=running(4, minReplicas=1, maxReplicas=4).status)
+        made = plan(two, workers, NODES, NOW)
+        assert deletes(made) == ["j-worker-2", "j-worker-3"]
+        one = job(1, minReplicas=1, maxReplicas=4, status=two.status)
+        assert deletes(plan(one, workers[:2], NODES, NOW)) == ["j-worker-0"]
+
+    def test_scaling_down_is_never_charged(self) -> None:
+        one = job(1, minReplicas=1, maxReplicas=2, status=running(2, minReplicas=1, maxReplicas=2).status)
+        made = plan(one, [pod(0), pod(1)], NODES, NOW)
+        going = pod(1, phase="Failed", exit_code=143, finished_at=NOW, deletion_requested=NOW, deletion_deadline=NOW)
+        after = plan(job(1, minReplicas=1, maxReplicas=2, status=made.status), [pod(0), going], NODES, NOW)
+        assert (after.status.restarts, after.status.disruptions) == (0, 0)
+
+    def test_a_fixed_job_that_is_scaled_starts_a_new_generation_after_the_old_one_has_gone(self) -> None:
+        made = plan(job(3, status=running(2).status), [pod(0), pod(1)], NODES, NOW)
+        assert deletes(made) == ["j-worker-0", "j-worker-1"]
+        assert creates(made) == []
+        assert (made.status.generation, made.status.nnodes) == (2, "3:3")
+        after = plan(job(3, status=made.status), [], NODES, NOW)
+        assert after.actions == tuple(CreatePod(f"j-worker-{i}", i, 2, "3:3") for i in range(3))
+        assert after.status.disruptions == 0
+
+    def test_suspend_stops_the_workers_and_forgets_the_start(self) -> None:
+        made = plan(job(2, status=running(2).status, suspend=True), [pod(0), pod(1)], NODES, NOW)
+        assert deletes(made) == ["j-worker-0", "j-worker-1"]
+        assert true_conditions(made) == {"Created", "Suspended"}
+        assert made.status.start_time is None
+        assert made.status.disruptions == 0
+
+    def test_resume_is_a_new_generation(self) -> None:
+        halted = plan(job(2, status=running(2).status, suspend=True), [], NODES, NOW)
+        made = plan(job(2, status=halted.status), [], NODES, NOW + timedelta(hours=1))
+        assert made.status.generation == 2
+        assert made.status.start_time == NOW + timedelta(hours=1)
+        assert "Suspended" not in true_conditions(made)
+        assert creates(made) == ["j-worker-0", "j-worker-1"]
+
+    def test_a_job_created_suspended_creates_nothing(self) -> None:
+        made = plan(job(2, suspend=True), [], NODES, NOW, service_exists=False)
+        assert made.actions == ()
+        assert made.status.phase == Phase.SUSPENDED
+
+
+class TestCapacity:
+    def test_unschedulable_workers_are_told_with_the_schedulers_words(self) -> None:
+        waiting = pod(1, phase="Pending", node=None, unschedulable="0/3 nodes are available: 3 Insufficient gpu.")
+        made = plan(running(2), [pod(0), waiting], NODES, NOW)
+        assert message(made, ConditionType.WAITING_FOR_CAPACITY) == (
+            "1 of 2 workers find no node: 0/3 nodes are available: 3 Insufficient gpu."
+        )
+        assert made.status.phase == Phase.WAITING_FOR_CAPACITY
+        found = plan(job(2, status=made.status), [pod(0), pod(1)], NODES, NOW)
+        assert "WaitingForCapacity" not in true_conditions(found)
+
+    def test_the_same_news_is_no_news(self) -> None:
+        waiting = pod(1, phase="Pending", node=None, unschedulable="full")
+        first = plan(running(2), [pod(0), waiting], NODES, NOW)
+        again = plan(job(2, status=first.status), [pod(0), waiting], NODES, NOW + timedelta(minutes=5))
+        assert any(event.reason == Reason.UNSCHEDULABLE for event in first.events)
+        assert again.events == ()
+        assert again.status == first.status
