@@ -192,8 +192,8 @@ class PlainProgress:
         self._began: dict[str, float] = {}
         self._told: dict[str, float] = {}
 
-    def waiting(self, text: str) -> None:
-        """See `BuildProgress.waiting`."""
+    def note(self, text: str) -> None:
+        """See `BuildProgress.note`."""
         self._console.print(text)
 
     def started(self, name: str, seconds: int) -> None:
@@ -220,8 +220,8 @@ class TableProgress:
         self._console = shown_on
         self._rows: dict[str, _Row] = {}
 
-    def waiting(self, text: str) -> None:
-        """See `BuildProgress.waiting`."""
+    def note(self, text: str) -> None:
+        """See `BuildProgress.note`."""
         self._console.print(text)
 
     def started(self, name: str, seconds: int) -> None:

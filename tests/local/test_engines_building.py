@@ -67,8 +67,8 @@ class Recorded:
         self.events: list[tuple[str, str]] = []
         self._on_log = on_log
 
-    def waiting(self, text: str) -> None:
-        self.events.append(("waiting", text))
+    def note(self, text: str) -> None:
+        self.events.append(("note", text))
 
     def started(self, name: str, seconds: int) -> None:  # noqa: ARG002 - the protocol's name
         self.events.append(("started", name))
@@ -354,7 +354,7 @@ def test_two_at_once_build_once_and_the_second_says_whom_it_waits_for(
     build([spec], progress)
     assert first.wait(10) == 0
     assert progress.events == [
-        ("waiting", f"another process ({first.pid}) is building engines; waiting for it"),
+        ("note", f"another process ({first.pid}) is building engines; waiting for it"),
     ]
     assert len(builds(tmp_path)) == 1
 
@@ -460,6 +460,13 @@ def test_a_limit_on_file_sizes_is_a_plain_error(
     assert "File too large" in said
 
 
+def test_a_long_build_is_announced_with_what_it_takes(spec: EngineSpec) -> None:
+    progress = Recorded()
+    build([replace(spec, seconds=600)], progress)
+    assert progress.events[0][0] == "note"
+    assert "about 10 min on two cores" in progress.events[0][1]
+
+
 def test_a_module_that_is_not_there_is_a_plain_error(tmp_path: Path, spec: EngineSpec) -> None:
     with pytest.raises(engines.EngineError, match=r"alpha cannot be built: its Go module .*gone is not there"):
         build([replace(spec, module=tmp_path / "gone")], Recorded())
@@ -490,7 +497,9 @@ def test_prune_removes_what_this_checkout_does_not_use(monkeypatch: pytest.Monke
     old.mkdir()
     (old / "etcd").write_text("old")
     (old / "etcd").chmod(0o755)
-    assert [(build.folder, size) for build, size in cache.prune()] == [(old, 3)]
+    older_go = kept.folder.with_name(kept.folder.name.replace("go1.26.8", "go1.26.1"))
+    shutil.copytree(kept.folder, older_go)
+    assert {build.folder for build, _ in cache.prune()} == {old, older_go}
     assert not old.exists()
     assert kept.binary.exists()
     assert cache.prune() == []

@@ -140,6 +140,13 @@ def test_a_plugin_of_the_right_version_in_the_users_pulumi_home_serves(tmp_path:
     )
 
 
+def test_a_plugin_whose_installation_was_cut_does_not_serve(tmp_path: Path) -> None:
+    plugins = tmp_path / "pulumi-home" / "plugins"
+    program(plugins / "resource-kubernetes-v4.25.0" / "pulumi-resource-kubernetes", "")
+    (plugins / "resource-kubernetes-v4.25.0.partial").touch()
+    assert engines.locate("pulumi-resource-kubernetes") is None
+
+
 def test_a_link_to_our_own_build_in_a_pulumi_home_is_no_find(tmp_path: Path) -> None:
     built = cached("pulumi-resource-kubernetes")
     link = tmp_path / "pulumi-home/plugins/resource-kubernetes-v4.25.0/pulumi-resource-kubernetes"

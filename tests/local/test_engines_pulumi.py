@@ -336,11 +336,21 @@ def test_the_environment_points_into_the_state_folder_and_fetches_nothing(fake_e
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        "PATH": f"{tmp_path}/tools:/usr/bin",
+        "PATH": f"/usr/bin:{tmp_path}/tools",  # it finds the right one already
     }
     for folder in ("pulumi", "pulumi/home", "pulumi/backend"):
         assert (state / folder).stat().st_mode & 0o777 == 0o700
     assert pulumi_environment(state) == environment
+
+
+def test_a_pulumi_behind_an_unfitting_one_comes_first(
+    fake_engines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "pulumi").write_text("#!/bin/sh\necho v3.10.0\n")
+    (tmp_path / "old" / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/old:{tmp_path}/tools")
+    assert pulumi_environment(tmp_path / "state")["PATH"] == f"{tmp_path}/tools:{tmp_path}/old"
 
 
 def test_a_plugin_is_put_into_the_stacks_home_once_and_repaired(fake_engines: Path, tmp_path: Path) -> None:

@@ -92,8 +92,18 @@ def build(specs: list[EngineSpec], progress: BuildProgress) -> None:
                 raise EngineError(f"{spec.name} cannot be built: its Go module {spec.module} is not there.")
         go = find_go([spec.name for spec in missing])
         _check_space(missing)
+        _announce(missing, progress)
         with cache.staging_folder() as staging:
             _run_all([_Build(batch, go, staging) for batch in batches(missing)], progress)
+
+
+def _announce(specs: list[EngineSpec], progress: BuildProgress) -> None:
+    minutes = round(sum(spec.seconds for spec in specs) / 60)
+    if minutes > 0:
+        progress.note(
+            f"{len(specs)} engines are built once: about {minutes} min on two cores when nothing is cached. It may be"
+            " interrupted and goes on where it was. Ways round it: docs/how-to/engines.md"
+        )
 
 
 def _check_space(specs: list[EngineSpec]) -> None:
@@ -120,7 +130,7 @@ def _sole_builder(progress: BuildProgress) -> Iterator[None]:
         except filelock.Timeout:
             if not told:
                 told = True
-                progress.waiting(f"another process ({_read(holder) or 'unknown'}) is building engines; waiting for it")
+                progress.note(f"another process ({_read(holder) or 'unknown'}) is building engines; waiting for it")
             time.sleep(0.5)
         except OSError as error:
             raise cannot_write(folder, error) from error

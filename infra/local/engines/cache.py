@@ -8,7 +8,6 @@ from the same sources serves as well, so a Go update or an unpacked cache never 
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -244,15 +243,15 @@ def interpreter_line(interpreter: str) -> str:
 
 
 def prune() -> list[tuple[CachedBuild, int]]:
-    """Removes builds of other sources than this checkout's.
+    """Removes what this checkout does not use: builds of other sources, and by an older Go than another build.
 
     Returns:
         Each removed build with the bytes that it took.
     """
-    keys = functools.cache(source_key)
+    used = [find_build(spec) for spec in CATALOGUE.values()]
     removed = []
     for build in all_builds():
-        if (build.source_key, build.platform) != (keys(CATALOGUE[build.name]), this_platform()):
+        if build not in used:
             removed.append((build, sum(file.stat().st_size for file in build.folder.rglob("*") if file.is_file())))
             try:
                 shutil.rmtree(build.folder)

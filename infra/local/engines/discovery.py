@@ -115,7 +115,9 @@ def _installed_plugin(spec: EngineSpec) -> Engine | None:
     ours = cache.cache_directory().resolve()
     for home in homes:
         path = home / plugin_path(spec)
-        if os.access(path, os.X_OK) and ours not in path.resolve().parents:  # a link to our own build is no find
+        unfinished = path.parent.with_name(f"{path.parent.name}.partial")  # Pulumi's mark of an install that was cut
+        a_link_to_ours = ours in path.resolve().parents
+        if os.access(path, os.X_OK) and not unfinished.exists() and not a_link_to_ours:
             return Engine(spec.name, path.absolute(), spec.version, "plugin")
     return None
 

@@ -6,8 +6,8 @@ from typing import Protocol
 class BuildProgress(Protocol):
     """Told about each engine that is built, from one thread."""
 
-    def waiting(self, text: str) -> None:
-        """Another process builds; said once, as a sentence."""
+    def note(self, text: str) -> None:
+        """A sentence about the whole: what it will take, or whom it waits for."""
 
     def started(self, name: str, seconds: int) -> None:
         """A build began; `seconds` is what it took on two cores with empty caches."""
@@ -22,8 +22,8 @@ class BuildProgress(Protocol):
 class NoProgress:
     """Nobody watches."""
 
-    def waiting(self, text: str) -> None:
-        """See `BuildProgress.waiting`."""
+    def note(self, text: str) -> None:
+        """See `BuildProgress.note`."""
 
     def started(self, name: str, seconds: int) -> None:
         """See `BuildProgress.started`."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -32,15 +33,16 @@ def pulumi_environment(state_dir: Path) -> dict[str, str]:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise EngineError(f"the state folder {folder} cannot be made: {error.strerror}.") from error
-    inherited = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    path = dict.fromkeys([str(pulumi.path.parent), *inherited])
+    path = os.environ.get("PATH", os.defpath)
+    if shutil.which("pulumi") != str(pulumi.path):  # else the user's order stays, which decides on more than pulumi
+        path = os.pathsep.join(dict.fromkeys([str(pulumi.path.parent), *path.split(os.pathsep)]))
     return {
         "PULUMI_HOME": str(root / "home"),
         "PULUMI_BACKEND_URL": f"file://{root / 'backend'}",
         "PULUMI_CONFIG_PASSPHRASE": "",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        "PATH": os.pathsep.join(path),
+        "PATH": path,
     }
 
 
