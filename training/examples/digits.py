@@ -137,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if must_stop:
             if world_size > 1:
                 dist.barrier()  # nobody leaves before the checkpoint is safe
+                dist.destroy_process_group()
             return exit_codes.PREEMPTED
         time.sleep(max(0.0, step_start + args.step_seconds - time.monotonic()))
 

@@ -53,6 +53,8 @@ GENERATION: Final = "TRAINYARD_GENERATION"
 RUN: Final = "TRAINYARD_RUN"
 
 FORMAT: Final = 1
+# Not 0: there torch waits up to 0.3 s before it joins, at the first recovery too.
+FIRST_ROUND: Final = 1
 # How old a copy of the state may be when the agent asks whether anything has changed (it asks ten times a second).
 CACHE: Final = timedelta(milliseconds=200)
 # How often a node that waits for others looks. An etcd member serves thousands of such reads a second.
@@ -74,6 +76,7 @@ class State(torch_.RendezvousState):
 
     def __init__(self) -> None:
         super().__init__()
+        self.round = FIRST_ROUND
         self.incarnation = secrets.token_hex(4)
         self.outcome = ""
         self.returning: set[torch_.NodeDesc] = set()
@@ -297,7 +300,7 @@ class OpExecutor(torch_.OpExecutor):
         """
         state = self._holder.state
         return (
-            state.round > 0
+            state.round > FIRST_ROUND
             and not state.complete
             and context.node in state.participants
             and len(state.participants) >= self._settings.min_nodes
@@ -380,6 +383,7 @@ class EtcdRendezvousHandler(torch_.Handler):
             RendezvousTimeoutError: too few nodes came in time.
         """
         start = time.monotonic()
+        emit("notice", message="joining", run=self._settings.run_id, node=repr(self._this_node))
         self._executor.is_returning = True
         try:
             info = super().next_rendezvous()

@@ -7,7 +7,7 @@ once more, and the child becomes what `python -u script.py` would be:
 
 * own session, so that the agent can signal the worker with all its children;
 * environment, arguments, working directory, output and `sys.path[0]` as for a fresh interpreter, the script run as
-  `__main__`, random numbers of `random` and numpy not shared with siblings, exit through the interpreter's own exit;
+  `__main__`, random numbers of `random` and numpy not shared with siblings;
 * when launcher or template die, however that comes, the kernel ends their workers: no orphan trains on.
 
 Not for everything: a command that is not Python, NUMA binding, other start methods and a worker interpreter that is not
@@ -18,6 +18,7 @@ What differs from a fresh interpreter: settings that libraries read from the env
 of the launcher's environment. `OMP_NUM_THREADS` is applied again by hand.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -34,6 +35,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -267,15 +269,41 @@ def factory(template: Template) -> Callable[..., SubprocessHandler]:
 
 
 def run_job(job: Job) -> NoReturn:
-    """Become the worker: run the script as `__main__` and exit as Python would."""
+    """Become the worker: run the script as `__main__`, and exit as Python would, but without dismantling the heap.
+
+    That takes seconds in a forked process: every object taken down is a page to copy. What programs rely on is done: other
+    threads are awaited, exit functions run, open files flushed.
+    """
     sys.argv = [job.program, *job.args]
-    if job.is_module:
-        sys.path[0:1] = [job.directory]
-        runpy.run_module(job.program, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0:1] = [str(Path(job.program).resolve().parent)]
-        runpy.run_path(job.program, run_name="__main__")
-    sys.exit(0)
+    code = 0
+    try:
+        if job.is_module:
+            sys.path[0:1] = [job.directory]
+            runpy.run_module(job.program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0:1] = [str(Path(job.program).resolve().parent)]
+            runpy.run_path(job.program, run_name="__main__")
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            code = error.code or 0
+        else:
+            code = 1
+            sys.stderr.write(f"{error.code}\n")
+    except BaseException:  # noqa: BLE001  (the end of the program, whatever it was)
+        code = 1
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()  # noqa: SLF001  (what the interpreter itself calls)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), io.IOBase):
+            with contextlib.suppress(Exception):
+                thing.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _preload() -> None:
@@ -354,7 +382,7 @@ def _become_worker(template: int, job: Job, stdout: int, stderr: int) -> None:
         sys.modules["numpy.random"].seed(int.from_bytes(os.urandom(4), "big"))
     if (threads := job.environment.get("OMP_NUM_THREADS", "")).isdigit():
         sys.modules["torch"].set_num_threads(max(1, int(threads)))
-    gc.unfreeze()
+
 
 
 def _collect(pid: int) -> int | None:

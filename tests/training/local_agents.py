@@ -1,0 +1,175 @@
+"""Real etcd and real launchers as local processes, for tests and benchmarks. Everything started here is ended here."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0  # seconds; a busy two-core machine needs some
+
+
+def find_etcd() -> str:
+    """The etcd to test with: $TRAINYARD_ETCD, PATH, or the engine cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    cache = Path(os.environ.get("TRAINYARD_CACHE_DIR", cache / "trainyard"))
+    candidates = [os.environ.get("TRAINYARD_ETCD"), shutil.which("etcd"), *map(str, sorted(cache.glob("**/etcd")))]
+    for candidate in candidates:
+        if candidate and Path(candidate).is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    pytest.fail("no etcd: put one on PATH, set TRAINYARD_ETCD, or build the engines with `make setup`")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+class Etcd:
+    """One etcd member that can be killed, frozen and started again on the same data."""
+
+    def __init__(self, folder: Path, *options: str, scheme: str = "http") -> None:
+        self.port, self._peer_port = free_port(), free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self._folder, self._options, self._scheme = folder, options, scheme
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        client, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        command = [
+            *(find_etcd(), "--name=default", f"--data-dir={self._folder / 'data'}", "--unsafe-no-fsync"),
+            *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+            *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
+            *(f"--initial-cluster=default={peer}", "--log-level=warn", *self._options),
+        ]
+        with (self._folder / "etcd.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        wait_for(self._listening, "etcd to listen")
+
+    def _listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def etcd_server(folder: Path) -> Iterator[Etcd]:
+    etcd = Etcd(folder)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.stop()
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := condition():
+            return result
+        time.sleep(0.05)
+    pytest.fail(f"waited {seconds:g} s for {what}")
+
+
+@dataclass
+class Agent:
+    """One launcher process and what it and its workers have said."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith('{"trainyard"')]
+        events = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in events if kind in {None, event["trainyard"]}]
+
+    def children(self, pid: int | None = None) -> list[int]:
+        """The process ids below this one (or below `pid`), nearest first."""
+        pid = self.process.pid if pid is None else pid
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        direct = [int(child) for task in tasks for child in task.read_text().split()]
+        return [*direct, *(below for child in direct for below in self.children(child))]
+
+    def worker(self) -> int:
+        """The process that trains: a session of its own below the template (or below the agent, without one)."""
+        workers = [pid for pid in self.children() if os.getsid(pid) == pid][1:]
+        assert workers, f"{self.name} has no worker"
+        return workers[0]
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        return self.process.wait(seconds)
+
+
+class Job:
+    """Launchers of one job, all on this computer."""
+
+    def __init__(self, folder: Path, etcd: Etcd, script: Sequence[str], *, nnodes: str = "1:3", run: str = "job") -> None:
+        self.folder, self._etcd, self._script, self._nnodes, self._run = folder, etcd, script, nnodes, run
+        self.agents: list[Agent] = []
+
+    def start(self, name: str, *options: str, environment: Mapping[str, str] | None = None) -> Agent:
+        command = [
+            *(sys.executable, "-m", "training", f"--nnodes={self._nnodes}", "--rdzv-backend=etcd-v3"),
+            *(f"--rdzv-endpoint={self._etcd.endpoint}", f"--rdzv-id={self._run}", *options, *self._script),
+        ]
+        base = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TRAINYARD_", "COV_"))}
+        ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TRAINYARD_PRELOAD": "numpy,sklearn.datasets"}
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                stdout=stream,
+                stderr=stream,
+                cwd=self.folder,
+                env={**base, **ours, **(environment or {})},
+                start_new_session=True,
+            )
+        agent = Agent(name, process, log)
+        self.agents.append(agent)
+        return agent
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Events of all launchers, by time."""
+        return sorted((event for agent in self.agents for event in agent.events(kind)), key=lambda event: event["time"])
+
+    def wait_for_step(self, step: int, **fields: Any) -> dict[str, Any]:
+        """Wait until some worker has completed `step` or a later one, with these fields in its line."""
+
+        def found() -> dict[str, Any] | None:
+            for event in self.events("step"):
+                if event["step"] >= step and fields.items() <= event.items():
+                    return event
+            return None
+
+        return cast(dict[str, Any], wait_for(found, f"step {step} with {fields}: {self.tail()}"))
+
+    def tail(self) -> str:
+        return "\n".join(f"--- {agent.name}\n{agent.log.read_text(errors='replace')[-1500:]}" for agent in self.agents)
+
+    def stop(self) -> None:
+        for agent in self.agents:
+            with contextlib.suppress(ProcessLookupError):
+                agent.process.send_signal(signal.SIGCONT)
+                agent.process.kill()
+            agent.process.wait()
