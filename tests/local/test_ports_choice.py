@@ -1,0 +1,60 @@
+"""Ports and loopback networks: free ones, the same again, and a plain word when a fixed one is taken."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local import ports
+from infra.local.errors import LocalClusterError
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_the_same_key_gives_the_same_ports() -> None:
+    assert ports.choose("here", 3) == ports.choose("here", 3)
+    assert len(set(ports.choose("here", 3))) == 3
+
+
+def test_ports_in_use_are_passed_over() -> None:
+    [first] = ports.choose("a key", 1)
+    with socket.create_server(("127.0.0.1", first)):
+        assert ports.choose("a key", 1) != [first]
+    assert ports.choose("a key", 1, taken=[first]) != [first]
+
+
+def test_ports_stay_clear_of_outgoing_connections() -> None:
+    assert all(ports.FIRST_PORT <= port < ports.LAST_PORT for port in ports.choose("range", 5))
+
+
+def test_none_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda _: False)
+    with pytest.raises(LocalClusterError, match="no 1 free ports"):
+        ports.choose("x", 1)
+
+
+def test_a_taken_fixed_port_is_an_error_that_names_the_listener(taken: int) -> None:
+    with pytest.raises(LocalClusterError) as caught:
+        ports.require_free(taken, "the API server", "apiServerPort")
+    message = str(caught.value)
+    assert f"port {taken}" in message
+    assert "apiServerPort" in message
+    assert "pytest" in message or "python" in message
+
+
+def test_a_free_fixed_port_is_fine() -> None:
+    [port] = ports.choose("fixed", 1)
+    ports.require_free(port, "the API server", "apiServerPort")
+
+
+def test_a_network_in_use_is_passed_over(tmp_path: Path) -> None:
+    first = ports.choose_network(tmp_path)
+    with socket.create_server((f"127.{first}.9.9", 0)):
+        second = ports.choose_network(tmp_path)
+    assert first != second
+    assert 1 <= second <= 253
