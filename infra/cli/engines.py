@@ -66,7 +66,7 @@ def build(
         ]
         console.print_json({"engines": document, "seconds": round(time.monotonic() - begin, 1)})
         return
-    console.stderr().print(f"{len(found)} engines are ready ({time.monotonic() - begin:.1f} s).")
+    console.stderr().print(f"ready: {', '.join(found)} ({time.monotonic() - begin:.1f} s).")
 
 
 @app.command()
@@ -126,7 +126,7 @@ def key(as_json: Json = False) -> None:
 
 @app.command()
 def prune(as_json: Json = False) -> None:
-    """Remove built engines that this checkout does not use: of older locks, sources and Go versions.
+    """Remove built engines that this checkout does not use (older locks, sources, Go versions) and that do not run.
 
     Example: trainyard engines prune
     """

@@ -505,6 +505,19 @@ def test_prune_removes_what_this_checkout_does_not_use(monkeypatch: pytest.Monke
     assert cache.prune() == []
 
 
+def test_prune_keeps_what_is_running() -> None:
+    engines.ensure(["etcd"])
+    kept = cache.find_build(CATALOGUE["etcd"])
+    assert kept
+    old = kept.folder.with_name(f"{'0' * 16}-{cache.this_platform()}-go1.26.8")
+    old.mkdir()
+    shutil.copy("/bin/sleep", old / "etcd")
+    with subprocess.Popen([str(old / "etcd"), "60"]) as process:
+        assert cache.prune() == []
+        process.kill()
+    assert len(cache.prune()) == 1
+
+
 def test_signals_are_left_as_they_were() -> None:
     before = signal.getsignal(signal.SIGINT)
     engines.ensure(["etcd"])

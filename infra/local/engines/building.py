@@ -101,8 +101,9 @@ def _announce(specs: list[EngineSpec], progress: BuildProgress) -> None:
     minutes = round(sum(spec.seconds for spec in specs) / 60)
     if minutes > 0:
         progress.note(
-            f"{len(specs)} engines are built once: about {minutes} min on two cores when nothing is cached. It may be"
-            " interrupted and goes on where it was. Ways round it: docs/how-to/engines.md"
+            f"To be built, once: {', '.join(spec.name for spec in specs)}. That takes about {minutes} min on two cores"
+            " when nothing is cached; it may be interrupted and goes on where it was."
+            " Ways round it: docs/how-to/engines.md"
         )
 
 

@@ -245,13 +245,18 @@ def interpreter_line(interpreter: str) -> str:
 def prune() -> list[tuple[CachedBuild, int]]:
     """Removes what this checkout does not use: builds of other sources, and by an older Go than another build.
 
+    A build that is running is kept: a cluster of another checkout may have to start it again.
+
     Returns:
         Each removed build with the bytes that it took.
     """
+    import psutil  # noqa: PLC0415 - 20 ms that no start of the cluster needs to pay
+
     used = [find_build(spec) for spec in CATALOGUE.values()]
+    running = [Path(process.info["exe"] or "/") for process in psutil.process_iter(["exe"])]
     removed = []
     for build in all_builds():
-        if build not in used:
+        if build not in used and not any(build.folder in program.parents for program in running):
             removed.append((build, sum(file.stat().st_size for file in build.folder.rglob("*") if file.is_file())))
             try:
                 shutil.rmtree(build.folder)
