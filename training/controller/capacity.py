@@ -52,7 +52,7 @@ def worker_requests(template: Mapping[str, Any]) -> dict[str, str]:
         for resource, amount in wanted.items():
             written[resource] = str(amount) if resource not in totals else ""
             totals[resource] = totals.get(resource, Decimal(0)) + parse_quantity(amount)
-    return {resource: written[resource] or str(total) for resource, total in totals.items()}
+    return {resource: written[resource] or f"{total.normalize():f}" for resource, total in totals.items()}
 
 
 def too_large(template: Mapping[str, Any], nodes: Iterable[NodeRecord]) -> str | None:
@@ -64,7 +64,7 @@ def too_large(template: Mapping[str, Any], nodes: Iterable[NodeRecord]) -> str |
         return "the cluster has no nodes yet: workers wait until one joins"
     if not fitting:
         labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
-        return f"no node has the labels of the worker's nodeSelector ({labels}): correct it or add a pool with them"
+        return f"no node has the labels of the worker's nodeSelector ({labels}): correct it, or add a pool with them"
     for resource, amount in sorted(worker_requests(template).items()):
         asked = parse_quantity(amount)
         largest = max(fitting, key=lambda node: (node.allocatable.get(resource, Decimal(0)), node.name))

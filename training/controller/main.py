@@ -124,7 +124,9 @@ class Controller:
                 log.exception("planning failed; next try in %.1f s", wait, extra={"job": key})
             else:
                 self._queue.done(key, time.monotonic() - started)
-                if again is not None:
+                if self._store.jobs.get(key) is None:
+                    self._queue.forget(key)
+                elif again is not None:
                     self._queue.add(key, again)
 
     def metrics(self) -> str:

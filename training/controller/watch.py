@@ -95,6 +95,7 @@ class Informer(Generic[R]):
             try:
                 if not version:
                     version = await self._list()
+                    pause = FIRST_PAUSE
                 async for event, obj in self._api.watch(self._kind, self._namespace, self._labels, version):
                     version = obj["metadata"]["resourceVersion"]
                     pause = FIRST_PAUSE

@@ -1,0 +1,278 @@
+"""The objects that the controller makes, and the records that it keeps of those that it reads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from training.controller.api import ElasticJob
+from training.controller.capacity import parse_quantity, too_large, worker_requests
+from training.controller.pods import headless_service, rendezvous_id, worker_pod
+from training.controller.records import NodeRecord, node_record, parse_time, pod_record
+
+UID = "0123456789abcdef"
+
+
+def job(template: dict[str, Any], restart_policy: str = "ExitCode") -> ElasticJob:
+    worker = {"replicas": 2, "restartPolicy": restart_policy, "template": template}
+    return ElasticJob.model_validate(
+        {
+            "metadata": {"name": "digits", "namespace": "training", "uid": UID},
+            "spec": {"rdzvEndpoint": "etcd:2379", "replicaSpecs": {"Worker": worker}},
+        }
+    )
+
+
+class TestWorkerPod:
+    TEMPLATE: dict[str, Any] = {  # noqa: RUF012 -- never changed, which the test below asserts
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": {"team": "vision", "job-name": "mine"}, "annotations": {"a": "b"}},
+        "spec": {
+            "restartPolicy": "Always",
+            "containers": [
+                {"name": "sidecar", "image": "logs"},
+                {
+                    "name": "elasticjob-worker",
+                    "image": "i",
+                    "args": ["--rdzv_backend=c10d", "train.py"],
+                    "env": [{"name": "PET_MAX_RESTARTS", "value": "3"}],
+                },
+            ],
+        },
+    }
+
+    def test_the_main_container_gets_the_launchers_arguments_first(self) -> None:
+        sidecar, main = worker_pod(job(self.TEMPLATE), 1, 3, "1:4")["spec"]["containers"]
+        assert "args" not in sidecar
+        assert main["args"] == [
+            "--rdzv_backend=etcd",
+            "--rdzv_endpoint=etcd:2379",
+            "--rdzv_id=digits-01234567-3",
+            "--nnodes=1:4",
+            "--rdzv_backend=c10d",  # the user's own comes last, so it wins
+            "train.py",
+        ]
+
+    def test_the_environment_twins_are_set_unless_the_user_has_set_them(self) -> None:
+        main = worker_pod(job(self.TEMPLATE), 1, 3, "1:4")["spec"]["containers"][1]
+        env = {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in main["env"]}
+        assert env == {
+            "PET_MAX_RESTARTS": "3",
+            "PET_RDZV_BACKEND": "etcd",
+            "PET_RDZV_ENDPOINT": "etcd:2379",
+            "PET_RDZV_ID": "digits-01234567-3",
+            "PET_NNODES": "1:4",
+            "PET_LOCAL_ADDR": {"fieldRef": {"fieldPath": "status.podIP"}},
+        }
+
+    def test_names_and_labels_are_the_contracts_and_the_users_are_kept(self) -> None:
+        metadata = worker_pod(job(self.TEMPLATE), 1, 3, "1:4")["metadata"]
+        assert metadata["name"] == "digits-worker-1"
+        assert metadata["annotations"] == {"a": "b"}
+        assert metadata["labels"] == {
+            "team": "vision",
+            "group-name": "elastic.pytorch.org",
+            "job-name": "digits",
+            "replica-type": "worker",
+            "replica-index": "1",
+            "elastic.pytorch.org/job-name": "digits",
+            "elastic.pytorch.org/generation": "3",
+            "app.kubernetes.io/managed-by": "trainyard",
+        }
+
+    @pytest.mark.parametrize(
+        ("policy", "of_the_pod"),
+        [("Always", "OnFailure"), ("OnFailure", "OnFailure"), ("Never", "Never"), ("ExitCode", "Never")],
+    )
+    def test_the_jobs_restart_policy_decides_the_pods(self, policy: str, of_the_pod: str) -> None:
+        assert worker_pod(job(self.TEMPLATE, policy), 0, 1, "2:2")["spec"]["restartPolicy"] == of_the_pod
+
+    def test_the_first_container_is_the_main_one_where_none_has_the_name(self) -> None:
+        template = {"spec": {"containers": [{"name": "train", "image": "i"}, {"name": "other", "image": "i"}]}}
+        first, second = worker_pod(job(template), 0, 1, "2:2")["spec"]["containers"]
+        assert "--nnodes=2:2" in first["args"]
+        assert "args" not in second
+
+    def test_the_template_is_left_as_it_was(self) -> None:
+        before = repr(self.TEMPLATE)
+        worker_pod(job(self.TEMPLATE), 0, 1, "2:2")
+        assert repr(self.TEMPLATE) == before
+
+    def test_the_service_names_workers_before_they_are_ready(self) -> None:
+        service = headless_service(job(self.TEMPLATE))
+        assert service["metadata"]["name"] == worker_pod(job(self.TEMPLATE), 0, 1, "2:2")["spec"]["subdomain"]
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["publishNotReadyAddresses"] is True
+
+    def test_a_rendezvous_is_shared_by_one_generation_of_one_job_only(self) -> None:
+        assert rendezvous_id(job({}), 2) == "digits-01234567-2"
+
+
+class TestPodRecord:
+    def test_what_plans_need_is_kept(self) -> None:
+        record = pod_record(
+            {
+                "metadata": {
+                    "name": "j-worker-3",
+                    "namespace": "n",
+                    "uid": "u",
+                    "resourceVersion": "42",
+                    "labels": {"job-name": "j", "replica-index": "3", "elastic.pytorch.org/generation": "2"},
+                    "ownerReferences": [{"uid": "x"}, {"uid": UID, "controller": True}],
+                    "creationTimestamp": "2026-11-30T12:00:00Z",
+                    "deletionTimestamp": "2026-11-30T12:01:00Z",
+                    "deletionGracePeriodSeconds": 30,
+                },
+                "spec": {"nodeName": "node-a", "containers": [{"name": "side"}, {"name": "elasticjob-worker"}]},
+                "status": {
+                    "phase": "Failed",
+                    "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}],
+                    "containerStatuses": [
+                        {"name": "side", "restartCount": 9, "state": {"terminated": {"exitCode": 5}}},
+                        {
+                            "name": "elasticjob-worker",
+                            "restartCount": 1,
+                            "state": {
+                                "terminated": {
+                                    "exitCode": 143,
+                                    "reason": "Error",
+                                    "finishedAt": "2026-11-30T12:00:40Z",
+                                }
+                            },
+                        },
+                    ],
+                },
+            }
+        )
+        assert (record.job_key, record.index, record.generation, record.owner_uid) == ("n/j", 3, 2, UID)
+        assert (record.exit_code, record.restarts, record.node) == (143, 1, "node-a")
+        assert record.disruption == "EvictionByEvictionAPI"
+        assert record.deletion_requested == datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
+        assert record.finished_at == datetime(2026, 11, 30, 12, 0, 40, tzinfo=UTC)
+        assert record.resource_version == 42
+
+    @pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Shutdown", "NodeLost", "Preempting"])
+    def test_pods_ended_from_outside_without_the_condition_are_recognised(self, reason: str) -> None:
+        pod = {
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "status": {"phase": "Failed", "reason": reason},
+        }
+        assert pod_record(pod).disruption == reason
+
+    def test_memory_pressure_is_told_apart(self) -> None:
+        status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+        assert pod_record({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "status": status}).memory_eviction
+
+    @pytest.mark.parametrize(
+        ("waiting", "told"),
+        [
+            ({"reason": "ContainerCreating"}, None),
+            ({"reason": "ErrImagePull", "message": "no such image"}, "ErrImagePull: no such image"),
+        ],
+    )
+    def test_only_trouble_is_remembered_of_a_container_that_waits(
+        self, waiting: dict[str, str], told: str | None
+    ) -> None:
+        status = {"containerStatuses": [{"name": "c", "state": {"waiting": waiting}}]}
+        pod = {
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "c"}]},
+            "status": status,
+        }
+        assert pod_record(pod).waiting == told
+
+
+class TestNodeRecord:
+    def test_a_notice_is_a_taint_and_a_time(self) -> None:
+        record = node_record(
+            {
+                "metadata": {"name": "spot-1", "annotations": {"trainyard.dev/reclaim-at": "2026-11-30T12:02:00Z"}},
+                "spec": {"taints": [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "8"}},
+            }
+        )
+        assert record.ready
+        assert record.notice == "aws-node-termination-handler/spot-itn"
+        assert record.reclaim_at == datetime(2026, 11, 30, 12, 2, tzinfo=UTC)
+        assert record.allocatable == {"nvidia.com/gpu": Decimal(8)}
+
+    def test_pool_taints_are_no_notices(self) -> None:
+        spec = {"taints": [{"key": "trainyard.dev/spot", "effect": "NoSchedule"}]}
+        assert node_record({"metadata": {"name": "n"}, "spec": spec}).notice is None
+
+    @pytest.mark.parametrize(
+        ("text", "moment"),
+        [
+            ("2026-11-30T12:00:00Z", datetime(2026, 11, 30, 12, tzinfo=UTC)),
+            ("2026-11-30T13:00:00.5+01:00", datetime(2026, 11, 30, 12, 0, 0, 500000, tzinfo=UTC)),
+            ("soon", None),
+            ("", None),
+            (None, None),
+        ],
+    )
+    def test_times_that_are_none_are_ignored(self, text: str | None, moment: datetime | None) -> None:
+        parsed = parse_time(text)
+        assert parsed == moment
+        assert parsed is None or parsed.utcoffset() is not None or parsed.utcoffset() == timedelta(0)
+
+
+class TestCapacity:
+    NODES = (
+        NodeRecord("cpu-1", allocatable={"cpu": Decimal(64), "memory": parse_quantity("256Gi")}),
+        NodeRecord("gpu-spot-1", labels={"pool": "gpu"}, allocatable={"cpu": Decimal(8), "nvidia.com/gpu": Decimal(1)}),
+    )
+
+    @staticmethod
+    def template(requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": "c", "resources": {"limits": requests}}], **spec}}
+
+    @pytest.mark.parametrize(
+        ("quantity", "number"),
+        [
+            ("500m", "0.5"),
+            ("1.5Gi", "1610612736"),
+            ("2k", "2000"),
+            (4, "4"),
+            ("1e3", "1000"),
+            ("1E", "1e18"),
+            ("x", "0"),
+        ],
+    )
+    def test_quantities(self, quantity: str | float, number: str) -> None:
+        assert parse_quantity(quantity) == Decimal(number)
+
+    def test_too_many_gpus_are_told_with_the_largest_node(self) -> None:
+        assert too_large(self.template({"nvidia.com/gpu": 8}), self.NODES) == (
+            "each worker asks for 8 nvidia.com/gpu; the largest node has 1: gpu-spot-1: lower the request or add a pool"
+        )
+
+    def test_a_resource_that_no_node_has(self) -> None:
+        assert too_large(self.template({"amd.com/gpu": 1}), self.NODES) == (
+            "each worker asks for 1 amd.com/gpu; no node has any: lower the request or add a pool"
+        )
+
+    def test_memory_is_shown_in_mebibytes(self) -> None:
+        message = too_large(self.template({"memory": "1Ti"}), self.NODES)
+        assert message is not None
+        assert "asks for 1Ti memory; the largest node has 262144Mi: cpu-1" in message
+
+    def test_only_nodes_that_the_selector_admits_count(self) -> None:
+        asked = self.template({"cpu": "16"}, nodeSelector={"pool": "gpu"})
+        message = too_large(asked, self.NODES)
+        assert message is not None
+        assert "the largest node has 8: gpu-spot-1" in message
+        nowhere = too_large(self.template({}, nodeSelector={"pool": "tpu"}), self.NODES)
+        assert nowhere is not None
+        assert "(pool=tpu)" in nowhere
+
+    def test_what_fits_is_no_trouble_and_an_empty_cluster_is(self) -> None:
+        assert too_large(self.template({"nvidia.com/gpu": "1", "cpu": "8"}), self.NODES) is None
+        assert too_large(self.template({}), []) == "the cluster has no nodes yet: workers wait until one joins"
+
+    def test_containers_are_summed(self) -> None:
+        containers = [{"resources": {"requests": {"cpu": "500m"}}}, {"resources": {"limits": {"cpu": 2}}}]
+        assert worker_requests({"spec": {"containers": containers}}) == {"cpu": "2.5"}

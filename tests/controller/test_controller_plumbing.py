@@ -1,0 +1,298 @@
+"""Queue, informers, health server and command line, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import httpx2
+import pytest
+from lightkube import ApiError
+from lightkube.models.meta_v1 import Status
+
+from training.controller import client
+from training.controller.api import ElasticJob, Reason
+from training.controller.client import Api, Object, RateLimit
+from training.controller.executor import job_record, summarised
+from training.controller.health import HealthServer
+from training.controller.main import JsonFormatter
+from training.controller.planner import Event
+from training.controller.queue import KeyQueue
+from training.controller.records import PodRecord, pod_record
+from training.controller.store import Store
+from training.controller.watch import Informer
+
+T = TypeVar("T")
+Listed = tuple[list[Object], str]
+Seen = list[tuple[str, int | None, int | None]]
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 10))
+
+
+class TestQueue:
+    def test_news_of_a_key_is_merged(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            for _ in range(3):
+                queue.add("a")
+            assert await queue.get() == "a"
+            assert len(queue) == 0
+
+        run(work())
+
+    def test_a_key_is_worked_on_once_at_a_time_and_comes_again_when_done(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            queue.add("a")
+            assert await queue.get() == "a"
+            queue.add("a")
+            queue.add("b")
+            assert await queue.get() == "b"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(queue.get(), 0.05)
+            queue.done("a")
+            assert await queue.get() == "a"
+
+        run(work())
+
+    def test_the_sooner_of_two_times_counts(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            queue.add("a", 60)
+            queue.add("a", 0.02)
+            queue.add("a", 60)
+            assert await asyncio.wait_for(queue.get(), 1) == "a"
+
+        run(work())
+
+    def test_failures_wait_longer_each_time(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            waits = []
+            for _ in range(12):
+                queue._working.add("a")
+                waits.append(queue.failed("a"))
+            assert waits[:3] == [0.2, 0.4, 0.8]
+            assert waits[-1] == 60
+            queue.done("a")
+            assert queue.failed("a") == 0.2
+
+        run(work())
+
+    def test_a_job_whose_plans_take_long_leaves_time_to_others(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            queue.add("slow")
+            await queue.get()
+            queue.done("slow", 0.02)
+            queue.add("slow")
+            started = asyncio.get_running_loop().time()
+            await queue.get()
+            assert asyncio.get_running_loop().time() - started >= 0.19
+
+        run(work())
+
+
+class ScriptedApi:
+    """Answers lists and watches from a script; a watch without a line left stays silent."""
+
+    def __init__(self, lists: list[Listed], watches: list[list[tuple[str, Object] | Exception]]) -> None:
+        self.lists = lists
+        self.watches = watches
+        self.versions: list[str] = []
+
+    async def list_all(self, *_: object) -> tuple[list[Object], str]:
+        return self.lists.pop(0)
+
+    async def watch(self, *where: str | None) -> AsyncIterator[tuple[str, Object]]:
+        self.versions.append(where[-1] or "")
+        for line in self.watches.pop(0) if self.watches else []:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+        await asyncio.sleep(60)
+
+
+def pod(name: str, version: int, uid: str = "u", **status: Any) -> Object:
+    metadata = {
+        "name": name,
+        "namespace": "n",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "labels": {"job-name": "j"},
+    }
+    return {"metadata": metadata, "status": status}
+
+
+def gone() -> ApiError:
+    return ApiError(status=Status(code=410, message="too old resource version"))
+
+
+class TestInformer:
+    @staticmethod
+    async def watched(api: ScriptedApi, until: int) -> tuple[Informer[PodRecord], Seen]:
+        """Runs an informer until it has seen so many changes."""
+        seen: Seen = []
+        enough = asyncio.Event()
+
+        def observe(key: str, old: PodRecord | None, new: PodRecord | None) -> None:
+            seen.append((key, old.resource_version if old else None, new.resource_version if new else None))
+            if len(seen) >= until:
+                enough.set()
+
+        informer = Informer(cast("Api", api), client.Pod, pod_record, observe)
+        task = asyncio.create_task(informer.run())
+        await enough.wait()
+        await asyncio.sleep(0)
+        task.cancel()
+        return informer, seen
+
+    def test_list_then_watch_from_its_version(self) -> None:
+        api = ScriptedApi([([pod("a", 1)], "5")], [[("ADDED", pod("b", 6)), ("DELETED", pod("a", 7))]])
+        informer, seen = run(self.watched(api, 4))
+        assert seen == [("n/a", None, 1), ("n/b", None, 6), ("n/a", 1, 7), ("n/a", 7, None)]
+        assert list(informer.all()) == ["n/b"]
+        assert api.versions[0] == "5"
+
+    def test_a_broken_watch_goes_on_where_it_ended(self) -> None:
+        api = ScriptedApi(
+            [([], "5")],
+            [[("ADDED", pod("a", 6)), ("BOOKMARK", pod("", 9)), httpx2.ReadError("cut")], [("MODIFIED", pod("a", 10))]],
+        )
+        _, seen = run(self.watched(api, 2))
+        assert api.versions == ["5", "9"]
+        assert seen[-1] == ("n/a", 6, 10)
+
+    def test_after_410_a_new_list_tells_what_vanished_meanwhile(self) -> None:
+        api = ScriptedApi([([pod("a", 1), pod("b", 2)], "5"), ([pod("b", 2)], "50")], [[gone()]])
+        informer, seen = run(self.watched(api, 3))
+        assert seen[-1] == ("n/a", 1, None)
+        assert list(informer.all()) == ["n/b"]
+        assert informer.relists == 2
+
+    def test_what_a_write_returned_is_not_undone_by_older_news(self) -> None:
+        api = ScriptedApi([([], "5")], [[("ADDED", pod("a", 6)), ("DELETED", pod("a", 7, uid="u"))]])
+
+        async def work() -> Informer[PodRecord]:
+            informer = Informer(cast("Api", api), client.Pod, pod_record, lambda *_: None)
+            informer.put(pod("a", 8, uid="successor"))
+            task = asyncio.create_task(informer.run())
+            await informer.synced.wait()
+            await asyncio.sleep(0.05)
+            task.cancel()
+            return informer
+
+        record = run(work()).get("n/a")
+        assert record is not None
+        assert record.uid == "successor"
+
+
+class TestStore:
+    def test_a_pods_last_state_is_kept_until_a_plan_has_counted_it(self) -> None:
+        due: list[str] = []
+        store = Store(cast("Api", None), job_record, lambda key, _: due.append(key))
+        store.pods.put(pod("j-worker-0", 1, phase="Running"))
+        store.pods.put(pod("j-worker-0", 2, phase="Succeeded"))
+        store.pods.drop("n/j-worker-0", 3)
+        assert store.pods_of("n/j") == []
+        (vanished,) = store.vanished("n/j")
+        assert (vanished.phase, vanished.gone) == ("Succeeded", True)
+        assert set(due) == {"n/j"}
+        store.forget_vanished("n/j", [vanished])
+        assert store.vanished("n/j") == []
+
+    def test_a_successor_of_the_same_name_does_not_hide_the_end_of_the_first(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store.pods.put(pod("j-worker-0", 1, uid="first"))
+        store.pods.put(pod("j-worker-0", 5, uid="second"))
+        assert [p.uid for p in store.vanished("n/j")] == ["first"]
+        assert [p.uid for p in store.pods_of("n/j")] == ["second"]
+
+    def test_a_job_that_cannot_be_read_keeps_the_reason(self) -> None:
+        record = job_record(
+            {"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": {}}
+        )
+        assert record.job is None
+        assert record.error == "spec.rdzvEndpoint: Field required"
+
+
+def test_many_events_of_a_reason_become_one() -> None:
+    events = [Event("Normal", Reason.WORKER_DISRUPTED, f"w{i} was lost") for i in range(5)]
+    told = summarised([*events, Event("Normal", Reason.JOB_RESUMED, "resumed")])
+    assert [event.message for event in told] == ["5 times, first: w0 was lost", "resumed"]
+
+
+def test_calls_beyond_the_burst_wait() -> None:
+    async def work() -> float:
+        limit = RateLimit(rate=100, burst=5)
+        started = asyncio.get_running_loop().time()
+        await asyncio.gather(*(limit.wait() for _ in range(15)))
+        return asyncio.get_running_loop().time() - started
+
+    assert 0.09 <= run(work()) < 1
+
+
+def test_health_answers_and_survives_nonsense() -> None:
+    async def work() -> list[tuple[int, str]]:
+        ready = False
+        server = HealthServer(lambda: ready, lambda: "metric 1\n")
+        port = await server.start("127.0.0.1", 0)
+        base = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient() as http:
+            answers = [await http.get(f"{base}{path}") for path in ("/healthz", "/readyz", "/metrics", "/x")]
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\r\n\r\n")
+            writer.close()
+            ready = True
+            answers.append(await http.get(f"{base}/readyz"))
+        server.close()
+        return [(answer.status_code, answer.text) for answer in answers]
+
+    codes = [code for code, _ in run(work())]
+    assert codes == [200, 503, 200, 404, 200]
+
+
+def test_log_lines_are_json_with_the_job() -> None:
+    record = logging.makeLogRecord({"msg": "created %s", "args": ("x",), "levelname": "INFO", "job": "n/j"})
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["job"], line["level"]) == ("created x", "n/j", "info")
+
+
+def controller(*options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "training.controller", *options]
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=env, cwd=root, check=False)
+
+
+def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
+    done = controller(env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")})
+    assert done.returncode == 2
+    assert "set KUBECONFIG to a kubeconfig file" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_it_starts_without_torch() -> None:
+    code = "import sys, training.controller.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
+
+
+def test_the_status_read_back_is_the_status_written() -> None:
+    status = {
+        "conditions": [{"type": "Running", "status": "True", "lastTransitionTime": "2026-11-30T12:00:00Z"}],
+        "accountedPods": ["u"],
+        "startTime": "2026-11-30T12:00:00Z",
+    }
+    spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
+    metadata = {"name": "j", "namespace": "n", "uid": "u"}
+    made = ElasticJob.model_validate({"metadata": metadata, "spec": spec, "status": status})
+    dumped = made.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert dumped["startTime"] == "2026-11-30T12:00:00Z"
+    assert type(made.status).model_validate(dumped) == made.status
