@@ -16,10 +16,11 @@ import (
 // its set-user-ID programs, nor reach its devices.
 const visible = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
-// ownFolders are folders that each container has for itself, empty at first, instead of the computer's.
+// ownFolders are folders that each container has for itself, empty at first, instead of the computer's. root's home can
+// be passed through: an image's paths, shown again below it, serve containers of any user.
 var ownFolders = map[string]os.FileMode{
 	"tmp": 0o1777, "run": 0o755, "var": 0o755, "var/tmp": 0o1777, "var/log": 0o755, "var/lib": 0o755, "var/cache": 0o755,
-	"root": 0o700, "home": 0o755, "srv": 0o755, "mnt": 0o755, "media": 0o755, "boot": 0o755,
+	"root": 0o755, "home": 0o755, "srv": 0o755, "mnt": 0o755, "media": 0o755, "boot": 0o755,
 	"proc": 0o755, "sys": 0o755, "dev": 0o755,
 }
 
