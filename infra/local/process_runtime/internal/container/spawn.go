@@ -84,11 +84,12 @@ func Start(spec Spec, ns Namespaces, streams []*os.File) (*Running, error) {
 			*n.at = 2 + len(cmd.ExtraFiles)
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: unix.CLONE_NEWNS,
-	}
+	// Set by Go, the death signal would come at once in a shared process namespace, where the parent's number is always
+	// 0; there the init asks for it itself.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
 	if ns.PID == nil && !spec.HostProcesses {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	err = spawn(cmd, ns.PID)
 	_ = theirs.Close() // a copy held here would hide the end of the init

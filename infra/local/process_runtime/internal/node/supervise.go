@@ -37,10 +37,11 @@ type child struct {
 	start func() (int, error)
 	ready func() bool // whether it may be started now
 
-	pid     int // 0: not running
-	began   time.Time
-	pause   time.Duration
-	startAt time.Time
+	pid      int // 0: not running
+	began    time.Time
+	pause    time.Duration
+	startAt  time.Time
+	stopping bool
 }
 
 // Supervise is the first process of a node: it starts the CRI server and, if withKubelet, the kubelet, starts again what
@@ -136,6 +137,9 @@ func reap(children []*child) {
 			}
 			k.pid = 0
 			k.backOff()
+			if k.stopping {
+				continue
+			}
 			log.Printf("the %s ended (%s); starting it again in %s", k.name, describe(status), k.pause)
 		}
 	}
@@ -155,6 +159,7 @@ func shutDown(children []*child, ended <-chan os.Signal) error {
 		if k.pid == 0 {
 			continue
 		}
+		k.stopping = true
 		grace := kubeletGrace
 		if i == 0 {
 			grace = serverGrace
