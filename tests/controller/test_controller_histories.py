@@ -38,6 +38,9 @@ class Histories(RuleBasedStateMachine):
         self.service = False
         self.deleted_job = False
         self.restarts_by_uid: dict[str, int] = {}
+        self.touched: set[str] = set()
+        self.bad_nodes: set[str] = set()
+        self.node_of: dict[str, str] = {}
 
     @initialize(
         fewest=st.integers(1, 3),
@@ -91,6 +94,7 @@ class Histories(RuleBasedStateMachine):
     def a_pod_starts(self, number: int, node: str) -> None:
         if node in self.nodes and (pod := self.pick(number, terminating=False, phases=("Pending",))):
             self.put(replace(pod, node=node, phase="Running", ready=True, unschedulable=None))
+            self.node_of[pod.uid] = node
 
     @rule(number=st.integers(0, 9))
     def no_node_is_found(self, number: int) -> None:
@@ -102,6 +106,7 @@ class Histories(RuleBasedStateMachine):
         if pod := self.pick(number, phases=("Running",)):
             reason = "OOMKilled" if oom and code == 137 else None
             phase = "Succeeded" if code == 0 else "Failed"
+            self.touched.add(pod.uid)
             self.put(replace(pod, phase=phase, exit_code=code, term_reason=reason, finished_at=self.now, ready=False))
 
     @rule(number=st.integers(0, 9))
@@ -113,11 +118,13 @@ class Histories(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def somebody_deletes_a_pod(self, number: int) -> None:
         if pod := self.pick(number, terminating=False):
+            self.touched.add(pod.uid)
             self.delete(pod, GRACE)
 
     @rule(number=st.integers(0, 9))
     def a_pod_is_evicted(self, number: int) -> None:
         if pod := self.pick(number, phases=("Running",)):
+            self.touched.add(pod.uid)
             self.put(replace(pod, phase="Failed", disruption="TerminationByKubelet", exit_code=137, ready=False))
 
     @rule(number=st.integers(0, 9), exit_code=st.sampled_from([0, 75, 143]))
@@ -131,14 +138,17 @@ class Histories(RuleBasedStateMachine):
     def a_notice(self, node: str, seconds: int | None) -> None:
         if node in self.nodes:
             at = self.now + timedelta(seconds=seconds) if seconds is not None else None
+            self.bad_nodes.add(node)
             self.nodes[node] = replace(self.nodes[node], notice="karpenter.sh/disrupted", reclaim_at=at)
 
     @rule(node=st.sampled_from(["a", "b", "c"]))
     def a_node_is_lost(self, node: str) -> None:
+        self.bad_nodes.add(node)
         self.nodes.pop(node, None)
 
     @rule(node=st.sampled_from(["a", "b", "c"]), ready=st.booleans())
     def a_node_comes_or_goes_silent(self, node: str, ready: bool) -> None:
+        self.bad_nodes.add(node)
         self.nodes[node] = NodeRecord(node, ready=ready, not_ready_since=None if ready else self.now)
 
     @rule(seconds=st.sampled_from([1, 5, 20, 60, 400]))
@@ -286,8 +296,9 @@ class Histories(RuleBasedStateMachine):
     def each_end_is_counted_at_most_once(self) -> None:
         if self.born:
             in_place = sum(self.restarts_by_uid.values())
-            assert self.job.status.disruptions <= self.born
-            assert self.job.status.restarts + self.job.status.disruptions <= self.born + in_place
+            lost = self.touched | {uid for uid, node in self.node_of.items() if node in self.bad_nodes}
+            assert self.job.status.disruptions <= len(lost)
+            assert self.job.status.restarts + self.job.status.disruptions <= len(lost) + in_place
 
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

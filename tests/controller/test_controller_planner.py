@@ -419,6 +419,14 @@ class TestSize:
         assert made.status.start_time is None
         assert made.status.disruptions == 0
 
+    def test_workers_that_end_because_of_the_suspension_are_not_counted(self) -> None:
+        halted = plan(job(2, status=running(2).status, suspend=True), [pod(0), pod(1)], NODES, NOW)
+        going = pod(0, deletion_deadline=NOW + timedelta(seconds=30), deletion_requested=NOW)
+        went = failed(1, 143, gone=True, deletion_deadline=NOW, deletion_requested=NOW - timedelta(seconds=1))
+        made = plan(job(2, status=halted.status, suspend=True), [going, went], NODES, NOW)
+        resumed = plan(job(2, status=made.status), [going], NODES, NOW)
+        assert [(p.status.disruptions, p.status.restarts) for p in (made, resumed)] == [(0, 0), (0, 0)]
+
     def test_resume_is_a_new_generation(self) -> None:
         halted = plan(job(2, status=running(2).status, suspend=True), [], NODES, NOW)
         made = plan(job(2, status=halted.status), [], NODES, NOW + timedelta(hours=1))

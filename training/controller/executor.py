@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +45,15 @@ class RefusedError(Exception):
     """The API server refuses something for a reason that the user has to know."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What is to be known of a pass that went well."""
+
+    look_again_after: float | None = None
+    """Seconds after which to look again even if nothing happens."""
+    planning_seconds: float = 0.0
+
+
 class Executor:
     """Plans one job at a time and carries the plan out."""
 
@@ -57,11 +67,8 @@ class Executor:
         self.plans = 0
         self.seconds = 0.0
 
-    async def reconcile(self, key: str) -> float | None:
+    async def reconcile(self, key: str) -> Pass:
         """One pass over a job.
-
-        Returns:
-            Seconds after which to look again even if nothing happens.
 
         Raises:
             RefusedError: the API server refuses what the job asks for.
@@ -70,10 +77,10 @@ class Executor:
         record = self._store.jobs.get(key)
         if record is None:
             self._forget(key)
-            return None
+            return Pass()
         if record.job is None:
             log.error("this job cannot be read: %s", record.error, extra={"job": key})
-            return None
+            return Pass()
         job = record.job
         vanished = self._store.vanished(key)
         refused = self._refused_names.get(key, Counter())
@@ -89,12 +96,13 @@ class Executor:
             names_taken=frozenset(name for name, times in refused.items() if times >= SAME_NAME_REFUSED),
         )
         self.plans += 1
-        self.seconds += time.perf_counter() - started
+        busy = time.perf_counter() - started
+        self.seconds += busy
         await self._write_status(job, result.status)
         self._store.forget_vanished(key, vanished)
         self._tell(job, summarised(result.events))
         await self._carry_out(key, job, result)
-        return result.requeue_after.total_seconds() if result.requeue_after is not None else None
+        return Pass(result.requeue_after.total_seconds() if result.requeue_after is not None else None, busy)
 
     async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
         if status == job.status:

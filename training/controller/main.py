@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -108,9 +107,8 @@ class Controller:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            started = time.monotonic()
             try:
-                again = await self._executor.reconcile(key)
+                result = await self._executor.reconcile(key)
             except RefusedError as error:
                 wait = self._queue.failed(key)
                 log.warning("%s; next try in %.1f s", error, wait, extra={"job": key})
@@ -123,11 +121,11 @@ class Controller:
                 wait = self._queue.failed(key)
                 log.exception("planning failed; next try in %.1f s", wait, extra={"job": key})
             else:
-                self._queue.done(key, time.monotonic() - started)
+                self._queue.done(key, result.planning_seconds)
                 if self._store.jobs.get(key) is None:
                     self._queue.forget(key)
-                elif again is not None:
-                    self._queue.add(key, again)
+                elif result.look_again_after is not None:
+                    self._queue.add(key, result.look_again_after)
 
     def metrics(self) -> str:
         """Prometheus' text format."""

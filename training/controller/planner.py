@@ -276,6 +276,9 @@ class _Planning:
                     self.status.first_success_time = self.now
                 self.accounted.add(pod.uid)
                 continue
+            if self.job.spec.suspend and _told_before_its_end(pod):
+                self.accounted.add(pod.uid)  # by the suspension; who else may have told it no longer matters
+                continue
             disrupted = self._disruption(pod)
             if disrupted is not None:
                 self._count_disruption(pod, disrupted)

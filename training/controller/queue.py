@@ -8,7 +8,8 @@ import time
 FIRST_RETRY = 0.2  # seconds
 LONGEST_RETRY = 60.0
 SHARE = 10
-"""A job is planned again no sooner than this many times the last plan's duration: a busy job cannot take the loop."""
+"""A job rests this many times as long as planning it took: none can take the loop for itself."""
+LONGEST_REST = 1.0  # seconds
 
 
 class KeyQueue:
@@ -46,10 +47,10 @@ class KeyQueue:
             except TimeoutError:
                 continue
 
-    def done(self, key: str, seconds: float = 0.0) -> None:
-        """The key was worked on, which took `seconds`."""
+    def done(self, key: str, busy_seconds: float = 0.0) -> None:
+        """The key was worked on, which kept the loop busy for so long (waiting for answers not counted)."""
         self._failures.pop(key, None)
-        self._not_before[key] = time.monotonic() + seconds * SHARE
+        self._not_before[key] = time.monotonic() + min(busy_seconds * SHARE, LONGEST_REST)
         self._release(key)
 
     def failed(self, key: str) -> float:
