@@ -110,6 +110,9 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A session of its own: Ctrl-C at the terminal reaches it once, through us, and not a second time directly,
+            # which the engine would take for "end at once and leave the lock".
+            start_new_session=True,
         )
         try:
             for event in _json_lines(process):

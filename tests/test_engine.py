@@ -80,7 +80,11 @@ def test_the_lock_of_a_killed_run_does_not_stop_the_next(tmp_path: Path) -> None
     assert not dead.exists()
 
 
-@pytest.mark.parametrize(("pid", "host"), [(os.getpid(), socket.gethostname()), (2**22 + 1, "another-computer")])
+@pytest.mark.parametrize(
+    ("pid", "host"),
+    [(os.getpid(), socket.gethostname()), (2**22 + 1, "another-computer")],
+    ids=["of this very process", "on another computer"],
+)
 def test_the_lock_of_a_run_that_may_be_alive_stays(tmp_path: Path, pid: int, host: str) -> None:
     runner = engine(tmp_path, says({"summaryEvent": {"resourceChanges": {}}}))
     living = lock_file(tmp_path, pid, host)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 
 import typer
 
@@ -25,8 +27,14 @@ app.add_typer(engines.app, name="engines")
 
 def main() -> None:
     """Run the command; a user's mistake ends with plain sentences and its exit code, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except TrainyardError as error:
         sys.stderr.write(f"trainyard: {error}\n")
         sys.exit(error.exit_code)
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    """End in order, as on Ctrl-C: what runs below is told, locks are given back."""
+    raise SystemExit(128 + number)

@@ -48,8 +48,8 @@ def spot(
 
     Example: [bold]trainyard drill spot --json[/bold]
     """
-    workspace = _local(stack)
     steps = Steps(quiet=json)
+    workspace = _local(stack, steps)
     _show(reclaim_spot_node(workspace, job, steps, replace=replace, notice=notice, wait=wait), json=json)
 
 
@@ -59,7 +59,8 @@ def worker(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local
 
     Example: [bold]trainyard drill worker --no-wait[/bold]
     """
-    workspace = _local(stack)
+    steps = Steps(quiet=json)
+    workspace = _local(stack, steps)
     jobs = workspace.jobs()
     pods = _running(jobs.workers(job), job)
     victim = _name(pods[-1])
@@ -72,7 +73,7 @@ def worker(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local
         process.send_signal(signal.SIGKILL)
         return at
 
-    _show(_observe(workspace, job, "worker", victim, inject, Steps(quiet=json), wait=wait), json=json)
+    _show(_observe(workspace, job, "worker", victim, inject, steps, wait=wait), json=json)
 
 
 @app.command()
@@ -81,7 +82,8 @@ def node(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local",
 
     Example: [bold]trainyard drill node[/bold]
     """
-    workspace = _local(stack)
+    steps = Steps(quiet=json)
+    workspace = _local(stack, steps)
     cluster = workspace.local_cluster()
     pods = _running(workspace.jobs().workers(job), job)
     victim = _node(pods[-1])
@@ -93,7 +95,6 @@ def node(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local",
         cluster.kill(victim)
         return at
 
-    steps = Steps(quiet=json)
     outcome = _observe(workspace, job, "node", victim, inject, steps, wait=wait)
     with steps.step(f"a node in place of {victim}"):
         cluster.replace(victim)
@@ -196,10 +197,11 @@ def _end(observer: Observer) -> dict[str, Any]:
     return {"accuracy": finished.fields.get("accuracy"), "loss": finished.fields.get("loss")}
 
 
-def _local(stack: str) -> Workspace:
+def _local(stack: str, steps: Steps) -> Workspace:
     workspace = Workspace.open(stack)
     if not workspace.is_local:
         raise TrainyardError(f"drills disturb clusters on this computer only; stack {stack} is elsewhere")
+    workspace.build_engines(steps)  # a node that is replaced needs them
     return workspace
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
 
+_PULUMI_PROCESS = "pulumi"  # its name in the process table of the state folder
+_PULUMI_GRACE = 30.0  # seconds in which the engine finishes the step it is at
+
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
@@ -69,11 +72,16 @@ class Workspace:
     def changing(self, steps: Steps, *, wait: bool) -> Iterator[None]:
         """Hold the right to change the stack: one command at a time.
 
+        What an engine run that was killed has left behind is ended first.
+
         Args:
             steps: told which process is waited for.
             wait: False to fail instead of waiting.
         """
+        from infra.local.processes import Processes  # noqa: PLC0415
+
         with self.state.lock(wait=wait, note=steps.say):
+            Processes(self.state).stop(_PULUMI_PROCESS, grace=_PULUMI_GRACE)
             yield
 
     def access(self) -> Access:
@@ -114,9 +122,10 @@ class Workspace:
         from infra.engine import Engine  # noqa: PLC0415
         from infra.local.engines import ensure  # noqa: PLC0415
         from infra.local.engines.pulumi import install_plugins  # noqa: PLC0415
+        from infra.local.processes import MARK  # noqa: PLC0415
 
         pulumi = ensure(_ENGINES_OF_PULUMI)["pulumi"]
-        environment = self.pulumi_environment()
+        environment = self.pulumi_environment() | {MARK: f"{self.state.directory}:{_PULUMI_PROCESS}"}
         install_plugins(self.state_directory)
         backend = environment["PULUMI_BACKEND_URL"]
         return Engine(
@@ -140,10 +149,11 @@ class Workspace:
 
     def local_cluster(self, steps: Steps | None = None) -> LocalCluster:
         """The cluster on this computer."""
+        from infra.local import engines  # noqa: PLC0415
         from infra.local.cluster import ENGINES, LocalCluster  # noqa: PLC0415
-        from infra.local.engines import locate  # noqa: PLC0415
 
-        found = {name: engine.path for name in ENGINES if (engine := locate(name))}
+        # To look at a cluster and to end it no engine is needed; who starts something has built them (`build_engines`).
+        found = {name: engine.path for name in ENGINES if (engine := engines.locate(name))}
         port = self.settings.local.api_server_port if self.settings.local else None
         return LocalCluster(self.state, found, progress=steps, api_server_port=port)
 
