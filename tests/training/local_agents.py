@@ -124,7 +124,9 @@ class Agent:
 class Job:
     """Launchers of one job, all on this computer."""
 
-    def __init__(self, folder: Path, etcd: Etcd, script: Sequence[str], *, nnodes: str = "1:3", run: str = "job") -> None:
+    def __init__(
+        self, folder: Path, etcd: Etcd, script: Sequence[str], *, nnodes: str = "1:3", run: str = "job"
+    ) -> None:
         self.folder, self._etcd, self._script, self._nnodes, self._run = folder, etcd, script, nnodes, run
         self.agents: list[Agent] = []
 

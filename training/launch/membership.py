@@ -31,18 +31,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousInfo,
     RendezvousStateError,
+    RendezvousStoreInfo,
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
 from training.launch import torch_private as torch_
 from training.launch.etcd_client import EtcdClient, EtcdError, KeyValue
 from training.launch.etcd_store import EtcdStore
+from training.launch.presence import Presence
 from training.launch.rendezvous import BACKEND, Options
 from training.metrics.progress import emit
 
@@ -53,12 +55,13 @@ GENERATION: Final = "TRAINYARD_GENERATION"
 RUN: Final = "TRAINYARD_RUN"
 
 FORMAT: Final = 1
+_WORKER_STORE: Final = "trainyard/worker_store"
 # Not 0: there torch waits up to 0.3 s before it joins, at the first recovery too.
 FIRST_ROUND: Final = 1
 # How old a copy of the state may be when the agent asks whether anything has changed (it asks ten times a second).
 CACHE: Final = timedelta(milliseconds=200)
 # How often a node that waits for others looks. An etcd member serves thousands of such reads a second.
-POLL: Final = timedelta(milliseconds=50)
+POLL: Final = timedelta(milliseconds=25)
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
 
@@ -71,6 +74,8 @@ class State(torch_.RendezvousState):
             at round 0, and must not be taken for its former self.
         outcome: how the job ended ("finished" or "failed"); empty while it is open.
         returning: nodes that have left a round in order to join the next one.
+        lost: participants of this round that have died.
+        ports: where each node's launcher listens (see `presence`).
         lease: etcd lease that keeps the job's keys.
     """
 
@@ -80,6 +85,8 @@ class State(torch_.RendezvousState):
         self.incarnation = secrets.token_hex(4)
         self.outcome = ""
         self.returning: set[torch_.NodeDesc] = set()
+        self.lost: set[torch_.NodeDesc] = set()
+        self.ports: dict[torch_.NodeDesc, int] = {}
         self.lease = 0
 
 
@@ -105,6 +112,8 @@ def encode(state: State, writer: str) -> bytes:
             "wait_list": [_fields(node) for node in sorted(state.wait_list)],
             "redundancy_list": [_fields(node) for node in sorted(state.redundancy_list)],
             "returning": [_fields(node) for node in sorted(state.returning)],
+            "lost": [_fields(node) for node in sorted(state.lost)],
+            "ports": [[*_fields(node), port] for node, port in sorted(state.ports.items()) if node in _members(state)],
             "heartbeats": [[*_fields(node), at.timestamp()] for node, at in sorted(state.last_heartbeats.items())],
         },
         separators=(",", ":"),
@@ -133,6 +142,8 @@ def decode(data: bytes) -> State:
         state.wait_list = {_node(item) for item in fields["wait_list"]}
         state.redundancy_list = {_node(item) for item in fields["redundancy_list"]}
         state.returning = {_node(item) for item in fields["returning"]}
+        state.lost = {_node(item) for item in fields["lost"]}
+        state.ports = {_node(item[:3]): _count(item[3]) for item in fields["ports"]}
         state.last_heartbeats = {_node(item[:3]): _time(item[3]) for item in fields["heartbeats"]}
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise RendezvousStateError(
@@ -179,7 +190,6 @@ class StateHolder(torch_.RendezvousStateHolder):
         self._lease_renewed = clock()
         # For each node: its heartbeat as last seen, and since when we have seen it unchanged.
         self._seen: dict[torch_.NodeDesc, tuple[datetime, float]] = {}
-        self.dead: set[torch_.NodeDesc] = set()  # all that we have found dead
 
     @property
     def state(self) -> State:
@@ -245,26 +255,29 @@ class StateHolder(torch_.RendezvousStateHolder):
             seen, since = seen_before.get(node, (None, now))
             self._seen[node] = (beat, since + allowance if beat == seen else now)
         for node in [node for node, (_, since) in self._seen.items() if now - since > self._window]:
-            self.dead.add(node)
             logger.warning("node %s has sent no heartbeat for %.0f s: dropped from the rendezvous", node, self._window)
             self.drop(node)
 
     def drop(self, node: torch_.NodeDesc) -> None:
-        """Remove a node from the local copy, wherever it stands."""
+        """Remove a node that has died from the local copy, wherever it stands."""
         state = self._state
         state.last_heartbeats.pop(node, None)
         for nodes in (state.wait_list, state.redundancy_list, state.returning):
             nodes.discard(node)
         if state.participants.pop(node, None) is not None:
+            state.lost.add(node)
             torch_.remove_participant_epilogue(state, self._settings)
 
 
 class OpExecutor(torch_.OpExecutor):
     """Carries out torch's operations on our state; waits for changes by the millisecond instead of by the second."""
 
-    def __init__(self, node: torch_.NodeDesc, holder: StateHolder, settings: RendezvousSettings) -> None:
+    def __init__(
+        self, node: torch_.NodeDesc, holder: StateHolder, settings: RendezvousSettings, presence: Presence
+    ) -> None:
         super().__init__(node, holder, settings)
         self._holder = holder
+        self._presence = presence
         self.is_returning = False  # whether who exits now will join the next round
 
     def run(
@@ -280,6 +293,7 @@ class OpExecutor(torch_.OpExecutor):
                 if self._everybody_is_here(context):
                     action = torch_.Action.MARK_RENDEZVOUS_COMPLETE
                     break
+                self.drop_a_dead_node()
                 time.sleep(POLL.total_seconds())
                 self._holder.sync()
                 self._state = context.state = self._holder.state
@@ -288,9 +302,27 @@ class OpExecutor(torch_.OpExecutor):
                 state.returning.add(self._node)
             elif action == torch_.Action.ADD_TO_PARTICIPANTS:
                 state.returning.discard(self._node)
+                if not state.participants:
+                    state.lost.clear()
+            elif action == torch_.Action.MARK_RENDEZVOUS_COMPLETE:
+                state.returning.clear()  # of those that have not come by now nothing is known
+            if action in _ADDING:
+                state.ports[self._node] = self._presence.port
             return action
 
         super().run(decide, deadline, update_deadline)
+
+    def _record(self, *_: Any, **__: Any) -> None:
+        """No events: torch names each by inspecting the call stack, which takes longer than the operation."""
+
+    def drop_a_dead_node(self) -> None:
+        """Ask one participant's host whether its launcher still runs; if not, the next write says so."""
+        state = self._holder.state
+        ports = {node: port for node, port in state.ports.items() if node in state.participants}
+        if (node := self._presence.find_dead(self._node, ports)) is not None:
+            logger.warning("node %s has died: its launcher's port is closed", node)
+            self._holder.drop(node)
+            self._holder.mark_dirty()
 
     def _everybody_is_here(self, context: torch_.RendezvousContext) -> bool:
         """Whether a round after the first has all nodes of which is known that they come; then there is no last call.
@@ -309,6 +341,15 @@ class OpExecutor(torch_.OpExecutor):
         )
 
 
+_ADDING = frozenset(
+    {
+        torch_.Action.ADD_TO_PARTICIPANTS,
+        torch_.Action.ADD_TO_WAIT_LIST,
+        torch_.Action.ADD_TO_REDUNDANCY_LIST,
+    }
+)
+
+
 class EtcdRendezvousHandler(torch_.Handler):
     """What torch's agent talks to. One per node; made by `training.launch.rendezvous.create_handler`."""
 
@@ -316,6 +357,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _executor: OpExecutor
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
+    _worker_store: TCPStore | None  # served by us while we are the first node
     expects_joiners: bool  # whether a node that comes is a reason to form a new world
 
     @classmethod
@@ -359,8 +401,9 @@ class EtcdRendezvousHandler(torch_.Handler):
         store = EtcdStore(client, f"{options.prefix}/{run_id}/store/", lease=lambda: holder.state.lease)
         handler = cls(node, settings, name, store, holder)
         handler._holder = holder
-        handler._executor = handler._op_executor = OpExecutor(node, holder, settings)
+        handler._executor = handler._op_executor = OpExecutor(node, holder, settings, Presence(node.addr))
         handler._world = set()
+        handler._worker_store = None
         handler.last_change = ""
         handler.expects_joiners = True
         return handler
@@ -396,6 +439,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         finally:
             self._executor.is_returning = False
         self._world = set(self._holder.state.participants)
+        bootstrap = self._open_worker_store(info.store, info.rank)
         os.environ[GENERATION] = str(self.generation)
         os.environ[RUN] = self.run
         emit(
@@ -404,7 +448,27 @@ class EtcdRendezvousHandler(torch_.Handler):
             world_size=info.world_size,
             seconds=round(time.monotonic() - start, 3),
         )
-        return info
+        return RendezvousInfo(info.store, info.rank, info.world_size, bootstrap)
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Tells workers that the store at MASTER_ADDR is there already: they only connect."""
+        return True
+
+    def _open_worker_store(self, store: Store, rank: int) -> RendezvousStoreInfo:
+        """The store over which workers find each other: a new one each round, served by the first node's launcher.
+
+        Shared between rounds, as in torch, it hands addresses of dead workers to new ones. Served by the first worker, as in
+        torch without sharing, the others come before it listens and then wait a second before they try again.
+        """
+        if rank == 0:
+            address = self._this_node.addr
+            self._worker_store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+            store.set(_WORKER_STORE, json.dumps([address, self._worker_store.port]))
+        else:
+            self._worker_store = None
+        address, port = json.loads(store.get(_WORKER_STORE))
+        return RendezvousStoreInfo(_text(address), _count(port))
 
     def num_nodes_waiting(self) -> int:
         """More than zero when the world should be formed anew: see `change`.
@@ -424,6 +488,8 @@ class EtcdRendezvousHandler(torch_.Handler):
         with self._heartbeat_lock:
             try:
                 self._holder.sync(CACHE)
+                if not self._holder.state.closed:
+                    self._executor.drop_a_dead_node()
             except RendezvousConnectionError as error:
                 logger.warning("%s; training goes on", error)
                 return ""
@@ -433,7 +499,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         if self._this_node not in state.participants:
             return "evicted"
         if missing := self._world - state.participants.keys():
-            if missing & self._holder.dead:
+            if missing & state.lost:
                 return "lost"
             return "regroup" if missing & (state.returning | state.wait_list) else "left"
         return "joined" if state.wait_list and self.expects_joiners else ""
@@ -468,6 +534,9 @@ class EtcdRendezvousHandler(torch_.Handler):
     def shutdown(self) -> bool:
         """What plain torchrun calls at the end, whatever it was."""
         return self.close("")
+
+    def _record(self, *_: Any, **__: Any) -> None:
+        """No events, see `OpExecutor`; what people want to know is in the progress lines."""
 
     def _get_store(self) -> Store:
         return PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
@@ -509,6 +578,10 @@ class _CloseOp:
             return torch_.Action.FINISH
         self._holder.state.outcome = self._outcome
         return torch_.Action.MARK_RENDEZVOUS_CLOSED
+
+
+def _members(state: State) -> set[torch_.NodeDesc]:
+    return state.participants.keys() | state.wait_list | state.redundancy_list | state.returning
 
 
 def _fields(node: torch_.NodeDesc) -> list[Any]:

@@ -384,7 +384,6 @@ def _become_worker(template: int, job: Job, stdout: int, stderr: int) -> None:
         sys.modules["torch"].set_num_threads(max(1, int(threads)))
 
 
-
 def _collect(pid: int) -> int | None:
     """Reap a worker that has ended, after ending what it left behind in its process group; None while it runs."""
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
