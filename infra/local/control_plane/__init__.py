@@ -306,6 +306,9 @@ class ControlPlane:
                 "authentication-kubeconfig": config,
                 "authorization-kubeconfig": config,
                 "use-service-account-credentials": "true",
+                # Forty controllers fetch their tokens at the start; at the default of 20 requests a second that is slow.
+                "kube-api-qps": 200,
+                "kube-api-burst": 400,
                 "service-account-private-key-file": self._folder / "service-account.key",
                 "root-ca-file": self.authority.pair.certificate,
                 "leader-elect": "false",

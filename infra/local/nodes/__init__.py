@@ -32,6 +32,7 @@ from infra.local.state import State
 __all__ = ["Machine", "NodeSpec", "NodeStatus", "Nodes", "Reclaimed"]
 
 PROCESS_PREFIX = "node-"
+KUBELET_LOG = "kubelet.log"  # in the node's folder, kept by the process runtime
 READY_TIMEOUT = 120.0  # seconds; about 5 on two cores
 STOP_GRACE = 8.0  # seconds for the containers of a node that is taken away
 RETIRE_SECONDS = 10.0  # for the pods of a node that nobody wants any more to move elsewhere
@@ -156,10 +157,13 @@ class Nodes:
             for name in sorted(waiting):
                 ended = PROCESS_PREFIX + name not in running
                 if ended or time.monotonic() > deadline:
-                    log = self._processes.log_path(PROCESS_PREFIX + name)
+                    logs = [
+                        self._processes.log_path(PROCESS_PREFIX + name),
+                        self._state.path("nodes", name, KUBELET_LOG),
+                    ]
                     raise LocalClusterError(
                         f"node {name} {'ended' if ended else f'is not ready after {timeout:.0f} s'}",
-                        why=f"the end of {log}:\n{tail(log)}",
+                        why="\n  ".join(f"the end of {log}:\n{tail(log)}" for log in logs if log.exists()),
                         remedy="trainyard doctor says whether this computer can run pods; trainyard up tries again",
                     )
             time.sleep(0.15)
