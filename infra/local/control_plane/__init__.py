@@ -306,7 +306,7 @@ class ControlPlane:
                 "authentication-kubeconfig": config,
                 "authorization-kubeconfig": config,
                 "use-service-account-credentials": "true",
-                # Forty controllers fetch their tokens at the start; at the default of 20 requests a second that is slow.
+                # Forty controllers fetch tokens at the start; at the default of 20 requests a second that takes long.
                 "kube-api-qps": 200,
                 "kube-api-burst": 400,
                 "service-account-private-key-file": self._folder / "service-account.key",
