@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -141,8 +142,12 @@ def show_environment(stack: options.Stack = "local", json: options.Json = False)
 
     Example: [bold]eval "$(trainyard env)"; pulumi preview -s local; kubectl get nodes[/bold]
     """
+    from infra.local.engines import locate  # noqa: PLC0415
+
     workspace = Workspace.open(stack)
     variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.access().path)}
+    if (kubectl := locate("kubectl")) and kubectl.origin != "PATH":
+        variables["PATH"] = f"{kubectl.path.parent}{os.pathsep}{variables['PATH']}"
     if json:
         print_json(variables)
         return
@@ -166,8 +171,8 @@ def _example(workspace: Workspace, steps: Steps) -> dict[str, Any]:
     ended = [c for c in jobs.conditions(name) if c.type == "Succeeded"] if jobs.get(name) else []
     if ended:
         steps.say(
-            f"job {name} has succeeded before. To see it train again:"
-            f" kubectl -n {jobs.namespace} delete elasticjob {name}"
+            f"job {name} has succeeded before, and its checkpoints are kept: it would end at once."
+            " To see it train again: make down, then make up"
         )
         return {"job": name, "state": "Succeeded", "message": ended[-1].message}
     jobs.submit(EXAMPLE)

@@ -1,0 +1,303 @@
+"""The whole path on the real engines: the stack comes up, trains through faults, and goes without a trace.
+
+One stack for all tests here, in the order of the file; pods are local processes, which is what the local target is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from infra.clusters import CHECKOUT
+from infra.local import ports
+from infra.local.processes import MARK
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(400), pytest.mark.xdist_group("whole-path")]
+
+TRAINYARD = Path(sys.executable).with_name("trainyard")
+EXAMPLE = CHECKOUT / "training/examples/digits.yaml"
+NUM_TRAINING_IMAGES = 1500
+EPOCHS = 5
+
+
+class Stack:
+    """A stack in a state folder of its own, driven by the command as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.folder = folder
+        self.environment = {**os.environ, "TRAINYARD_STATE_DIR": str(self.state)}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [TRAINYARD, *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, (
+            f"trainyard {' '.join(arguments)} ended with {process.returncode}:\n{out}{err}"
+        )
+        assert "Traceback" not in err
+        return out, err
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json")[0])
+
+    def shell(self, command: str) -> str:
+        """Run a line in a shell after `eval "$(trainyard env)"`, as the README says."""
+        script = f'set -e; eval "$({TRAINYARD} env)"; cd {CHECKOUT}; {command}'
+        done = subprocess.run(
+            ["bash", "-c", script], env=self.environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.shell("kubectl " + " ".join(arguments))
+
+    def job_file(self, name: str, **changes: Any) -> Path:
+        """The example job under another name, with checkpoints and a ledger of its own."""
+        job = yaml.safe_load(EXAMPLE.read_text())
+        job["metadata"]["name"] = name
+        worker = job["spec"]["replicaSpecs"]["Worker"]
+        container = worker["template"]["spec"]["containers"][0]
+        replaced = {
+            "--checkpoints": f"/checkpoints/{name}",
+            "--ledger": f"/checkpoints/{name}.ledger",
+            "--epochs": str(EPOCHS),
+        }
+        kept = [argument for argument in container["args"] if argument.split("=")[0] not in replaced]
+        container["args"] = kept + [f"{option}={value}" for option, value in replaced.items()]
+        container.update(changes.pop("container", {}))
+        job["spec"].update(changes)
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(job))
+        return path
+
+    def state_of(self, name: str) -> dict[str, Any]:
+        jobs = {job["job"]: job for job in self.json("jobs")["jobs"]}
+        return dict(jobs[name])
+
+    def assert_each_image_was_used_once_in_each_epoch(self, name: str) -> None:
+        """By the ledger: of a step that was made again, the last line counts."""
+        (ledger,) = self.state.glob(f"volumes/*/{name}.ledger")
+        steps = {line["step"]: line["ids"] for line in map(json.loads, ledger.read_text().splitlines())}
+        assert sorted(steps) == list(range(1, max(steps) + 1)), "a step is missing"
+        used = [image for step in sorted(steps) for image in steps[step]]
+        assert len(used) == EPOCHS * NUM_TRAINING_IMAGES
+        for epoch in range(EPOCHS):
+            seen = used[epoch * NUM_TRAINING_IMAGES : (epoch + 1) * NUM_TRAINING_IMAGES]
+            assert sorted(seen) == list(range(NUM_TRAINING_IMAGES)), f"epoch {epoch}"
+
+    def processes(self) -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK, "").startswith(f"{self.state}:"):
+                    found.append(" ".join(process.cmdline()))
+        return found
+
+
+def eventually(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.5)
+    return found
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    folder = Path(tempfile.mkdtemp(prefix="ty-", dir="/tmp"))
+    made = Stack(folder)
+    try:
+        yield made
+    finally:
+        made.run("down", "--yes", "--state")
+        shutil.rmtree(folder)
+
+
+def test_up_brings_the_whole_stack_up(stack: Stack) -> None:
+    result = stack.json("up")
+    assert result["changes"] == {"create": 23}
+    assert [step["step"] for step in result["steps"]] == ["engines", "control plane", "4 nodes", "stack local"]
+    assert stack.json("status")["healthy"] is True
+
+
+def test_a_second_up_changes_nothing_and_so_does_plain_pulumi(stack: Stack) -> None:
+    assert stack.json("up")["changes"] == {"same": 23}
+    assert stack.json("preview")["changes"] == {"same": 23}
+    assert "23 unchanged" in stack.shell("pulumi preview -s local --non-interactive --expect-no-changes")
+    assert "23 unchanged" in stack.shell("pulumi refresh -s local --yes --skip-preview --non-interactive")
+    assert "23 unchanged" in stack.shell("pulumi up -s local --yes --skip-preview --non-interactive")
+
+
+def test_kubectl_shows_what_a_real_cluster_would(stack: Stack) -> None:
+    nodes = json.loads(stack.kubectl("get", "nodes", "-o", "json"))["items"]
+    pools = sorted(node["metadata"]["labels"]["trainyard.dev/pool"] for node in nodes)
+    assert pools == ["gpu-on-demand", "gpu-spot", "gpu-spot", "system"]
+    spot = next(n for n in nodes if n["metadata"]["labels"]["trainyard.dev/pool"] == "gpu-spot")
+    assert spot["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+    assert {t["key"] for t in spot["spec"]["taints"]} == {"nvidia.com/gpu", "trainyard.dev/spot"}
+    assert "elasticjobs" in stack.kubectl("api-resources", "--api-group=elastic.pytorch.org")
+    running = stack.kubectl("get", "pods", "-n", "trainyard-system", "--no-headers")
+    assert running.count("1/1") == 2
+    assert "healthy" in stack.kubectl("exec", "-n", "trainyard-system", "etcd-0", "--", "sh", "-c", "'echo healthy'")
+
+
+def test_a_wrong_job_is_refused_with_the_reason(stack: Stack) -> None:
+    _, err = stack.run("submit", str(stack.job_file("upside-down", minReplicas=3, maxReplicas=2)), code=1)
+    assert "the API server refuses ElasticJob upside-down" in err
+    assert "minReplicas (3) must not exceed maxReplicas (2)" in err
+
+
+def test_a_job_in_the_old_spelling_is_accepted_and_its_unknown_image_named(stack: Stack) -> None:
+    path = stack.folder / "imagenet.yaml"
+    path.write_text(
+        """\
+apiVersion: elastic.pytorch.org/v1alpha1
+kind: ElasticJob
+metadata:
+  name: imagenet
+  namespace: training
+spec:
+  rdzvEndpoint: "etcd.trainyard-system:2379"
+  minReplicas: 1
+  maxReplicas: 2
+  cleanPodPolicy: None
+  replicaSpecs:
+    Worker:
+      replicas: 1
+      restartPolicy: ExitCode
+      template:
+        apiVersion: v1
+        kind: Pod
+        spec:
+          containers:
+            - name: elasticjob-worker
+              image: example.com/somebody/imagenet:1
+              imagePullPolicy: Always
+              args: ["--nproc_per_node=1", "/workspace/train.py", "--epochs=1"]
+"""
+    )
+    stack.run("submit", str(path))
+    select = "involvedObject.name=imagenet-worker-0"
+    told = eventually(
+        "the pull error",
+        lambda: "image table" in stack.kubectl("get", "events", "-n", "training", "--field-selector", select),
+    )
+    assert told
+    stack.kubectl("delete", "elasticjob", "-n", "training", "imagenet")
+
+
+def test_more_gpus_than_any_node_has_is_said_at_once(stack: Stack) -> None:
+    greedy = stack.job_file("greedy", container={"resources": {"limits": {"nvidia.com/gpu": 8}}})
+    stack.run("submit", str(greedy))
+    message = eventually(
+        "the reason",
+        lambda: (job := stack.state_of("greedy"))["state"] == "WaitingForCapacity" and job["message"],
+        seconds=20,
+    )
+    assert "8" in message
+    assert "nvidia.com/gpu" in message
+    stack.kubectl("delete", "elasticjob", "-n", "training", "greedy")
+
+
+def test_a_killed_worker_costs_steps_but_no_sample(stack: Stack) -> None:
+    stack.run("submit", str(stack.job_file("crash")))
+    eventually("three workers", lambda: stack.state_of("crash")["ready"] == 3)
+    outcome = stack.json("drill", "worker", "--job", "crash")
+    assert outcome["fault"] == "worker"
+    assert outcome["world_after"] == 3
+    assert outcome["accuracy"] > 0.9
+    assert stack.json("submit", str(stack.job_file("crash")), "--wait")["jobs"][0]["state"] == "Succeeded"
+    stack.assert_each_image_was_used_once_in_each_epoch("crash")
+
+
+def test_a_reclaimed_spot_node_costs_no_step_at_all(stack: Stack) -> None:
+    stack.run("submit", str(stack.job_file("reclaim")))
+    eventually("three workers", lambda: stack.state_of("reclaim")["ready"] == 3)
+    before = set(stack.kubectl("get", "nodes", "-o", "name").split())
+    outcome = stack.json("drill", "spot", "--job", "reclaim")
+    assert outcome["steps_lost"] == 0
+    assert outcome["world_before"] == 3
+    assert outcome["accuracy"] > 0.9
+    after = set(stack.kubectl("get", "nodes", "-o", "name").split())
+    assert before - after == {f"node/{outcome['victim']}"}
+    assert len(after) == len(before), "no node came in its place"
+    assert stack.json("submit", str(stack.job_file("reclaim")), "--wait")["jobs"][0]["state"] == "Succeeded"
+    stack.assert_each_image_was_used_once_in_each_epoch("reclaim")
+
+
+def test_the_control_plane_is_restarted_in_the_middle_of_a_job_without_loss(stack: Stack) -> None:
+    stack.run("submit", str(stack.job_file("restart")))
+    eventually("three workers", lambda: stack.state_of("restart")["ready"] == 3)
+    pods = stack.kubectl("get", "pods", "-n", "training", "-l", "job-name=restart", "-o", "jsonpath='{..uid}'")
+    for part in stack.json("status")["processes"]:
+        os.kill(part["pid"], signal.SIGKILL)
+    assert stack.json("up")["changes"] == {"same": 23}
+    assert stack.json("submit", str(stack.job_file("restart")), "--wait")["jobs"][0]["state"] == "Succeeded"
+    after = stack.kubectl("get", "pods", "-n", "training", "-l", "job-name=restart", "-o", "jsonpath='{..uid}'")
+    assert after == pods
+    stack.assert_each_image_was_used_once_in_each_epoch("restart")
+
+
+def test_two_ups_at_once_take_turns(stack: Stack) -> None:
+    both = [stack.start("up", "--json") for _ in range(2)]
+    answers = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], answers
+    assert all(json.loads(out)["changes"] == {"same": 23} for out, _ in answers)
+
+
+def test_plain_pulumi_destroy_leaves_nothing(stack: Stack) -> None:
+    stack.shell("pulumi destroy -s local --yes --skip-preview --non-interactive")
+    assert json.loads(stack.shell("pulumi stack export -s local"))["deployment"].get("resources", []) == []
+    assert "training" not in stack.kubectl(
+        "get", "namespaces,persistentvolumes,priorityclasses,clusterroles", "-o", "name"
+    )
+    assert list(stack.state.glob("volumes/*")) == []
+
+
+@pytest.mark.parametrize("seconds", [2.5, 5.0])
+def test_a_killed_up_is_finished_by_the_next(stack: Stack, seconds: float) -> None:
+    process = stack.start("up")
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    changes = stack.json("up")["changes"]
+    assert "delete" not in changes
+    assert "replace" not in changes
+    assert stack.json("preview")["changes"] == {"same": 23}
+
+
+def test_down_leaves_no_process_no_port_and_no_file_outside_the_state_folder(stack: Stack) -> None:
+    status = stack.json("status")
+    temporary = set(Path(tempfile.gettempdir()).iterdir())
+    stack.run("down", "--yes")
+    assert stack.processes() == []
+    assert all(ports.is_free(part["port"]) for part in status["processes"] if part["port"])
+    assert sorted(path.name for path in stack.state.iterdir()) == ["lock", "logs", "pulumi"]
+    assert set(Path(tempfile.gettempdir()).iterdir()) <= temporary
+    assert stack.run("jobs", code=1)[1].rstrip().endswith("Start it: trainyard up -s local")
+    stack.run("down", "--yes")
