@@ -7,14 +7,14 @@
         manifest.json       written last: size and SHA-256 of every file
       .saving-...           being written; swept when the next world begins
 
-Publication: write into a hidden folder, fsync the files, write and fsync the manifest, fsync the folder, rename it, fsync the
-parent. After a crash at any point the folder holds the previous checkpoints and perhaps the new one. Readers trust nothing:
-`newest` verifies sizes and digests, and skips what does not match with a warning that names the file.
+Publication: write into a hidden folder, fsync the files, write and fsync the manifest, fsync the folder, rename it,
+fsync the parent. After a crash at any point the folder holds the previous checkpoints and perhaps the new one. Readers
+trust nothing: `newest` verifies sizes and digests, and skips what does not match with a warning that names the file.
 
-Fence: after a partition or a freeze a process of an old world may still be training. Every world claims the folder before
-its first step (`claim`), and a writer whose generation is older than the newest claim is refused. The claim is a file:
-between looking and renaming there is a moment in which a newer claim can arrive; what an old world can then still do is
-add one complete checkpoint of a step that it really made.
+Fence: after a partition or a freeze a process of an old world may still be training. Every world claims the folder
+before its first step (`claim`), and a writer whose generation is older than the newest claim is refused. The claim is a
+file: between looking and renaming there is a moment in which a newer claim can arrive; what an old world can then still
+do is add one complete checkpoint of a step that it really made.
 
 Loading uses `torch.load(weights_only=True)`: a checkpoint is data and cannot run code.
 """
@@ -26,6 +26,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import re
 import secrets
 import shutil
@@ -91,7 +92,7 @@ class Checkpoint:
         """
         try:
             state: dict[str, Any] = torch.load(self.path / STATE, map_location=device, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
+        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{self.path / STATE} cannot be read: {error}") from error
         return state
 

@@ -1,4 +1,4 @@
-"""The agent: torch's own, with another idea of when workers are restarted, how long they get, and when a job is over."""
+"""The agent: torch's own, with another idea of when workers restart, how long they get, and when a job is over."""
 
 import contextlib
 import logging
@@ -50,13 +50,14 @@ class Agent(LocalElasticAgent):
         self._finished = None
         self._handler.expects_joiners = True
         os.environ[PROGRESS_FILE] = str(self._progress_file)
-        return super()._start_workers(worker_group)
+        pids: dict[int, Any] = super()._start_workers(worker_group)
+        return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         _reap_adopted_children(self._worker_pids())
         if self._finished is not None:
             return self._finished if self._everybody_has_finished() else RunResult(state=WorkerState.HEALTHY)
-        result = super()._monitor_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.SUCCEEDED:
             self._finished = result
             self._handler.expects_joiners = False
@@ -119,10 +120,10 @@ class Agent(LocalElasticAgent):
         """Nothing left to wait for: see `_everybody_has_finished`."""
 
     def _everybody_has_finished(self) -> bool:
-        group = self._worker_group
+        group: Any = self._worker_group
         try:
-            self._store.set(_finished_key(group.group_rank), b"1")
-            return bool(self._store.check([_finished_key(rank) for rank in range(group.group_world_size)]))
+            group.store.set(_finished_key(group.group_rank), b"1")
+            return bool(group.store.check([_finished_key(rank) for rank in range(group.group_world_size)]))
         except (EtcdError, DistStoreError) as error:
             logger.warning("cannot see whether the other nodes have finished: %s", error)
             return False

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistStoreError, Store
+from torch.distributed import DistStoreError
 
 from training.launch.etcd_client import EtcdClient, KeyValue
+from training.launch.torch_private import Store
 
 # Waiting polls, at first quickly (agents arrive within milliseconds of each other), then gently.
 FIRST_PAUSE = timedelta(milliseconds=5)
@@ -49,15 +50,15 @@ class EtcdStore(Store):
         Raises:
             DistStoreError: it did not appear within the store's timeout.
         """
-        return _plain(self._await([key], self.timeout)[0].value)
+        return _plain(self._await([key], self._patience)[0].value)
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist.
 
         Raises:
             DistStoreError: they did not appear in time.
         """
-        self._await(keys, self.timeout if timeout is None else timeout)
+        self._await(keys, self._patience if timeout is None else timeout)
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys exist."""
@@ -86,7 +87,7 @@ class EtcdStore(Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Read several keys, waiting until all exist."""
-        return [_plain(found.value) for found in self._await(keys, self.timeout)]
+        return [_plain(found.value) for found in self._await(keys, self._patience)]
 
     def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
         """Write several keys."""
@@ -100,6 +101,11 @@ class EtcdStore(Store):
     def has_extended_api(self) -> bool:
         """Tells c10d that multi_get and multi_set are here."""
         return True
+
+    @property
+    def _patience(self) -> timedelta:
+        timeout: timedelta = self.timeout  # type: ignore[attr-defined]  # missing in torch's stub
+        return timeout
 
     def _await(self, keys: Sequence[str], timeout: timedelta) -> list[KeyValue]:
         deadline = time.monotonic() + timeout.total_seconds()

@@ -186,9 +186,9 @@ def _launch_with_etcd(args: argparse.Namespace, template: Any) -> int:
         args.rdzv_id = command_id(args)
     args.master_port = args.master_port or 29500
     try:
-        config, command, command_args = config_from_args(args)  # type: ignore[no-untyped-call]
+        config, command, command_args = config_from_args(args)
         handler = rendezvous.create_handler(
-            RendezvousParameters(  # type: ignore[no-untyped-call]
+            RendezvousParameters(
                 backend=config.rdzv_backend,
                 endpoint=config.rdzv_endpoint,
                 run_id=config.run_id,

@@ -5,15 +5,16 @@ because there they cost tens of seconds, or correctness:
 
 * **A node that leaves says so** (`leave`), so nobody waits for its heartbeat to expire.
 * **Changes are noticed.** `num_nodes_waiting()` is the one question that torch's agent asks while workers run. Here it
-  is also positive when a participant has left or died, or when we were evicted ourselves; so the agent forms a new world
-  instead of waiting for a collective to time out. This also ends a split brain: evicted nodes come back.
+  is also positive when a participant has left or died, or when we were evicted ourselves; so the agent forms a new
+  world instead of waiting for a collective to time out. This also ends a split brain: evicted nodes come back.
 * **A round completes as soon as everybody known is in it**; the last call is only waited for when a job starts.
-* **Nobody's wall clock decides.** A node is dead when its heartbeat has not changed for the whole window *as seen by the
-  observer*, while the observer could read etcd. So clock skew is harmless, and after a pause of etcd nobody is dead.
+* **Nobody's wall clock decides.** A node is dead when its heartbeat has not changed for the whole window *as seen by
+  the observer*, while the observer could read etcd. So clock skew is harmless, and after a pause of etcd nobody is
+  dead.
 
-**Encoding.** torch pickles the state and unpickles what it finds, so whoever can write one key in etcd runs code on every
-node of the job. Here the state is JSON, checked field by field (`decode`): a forged state can disturb the rendezvous,
-like any member could, but it is data and never code.
+**Encoding.** torch pickles the state and unpickles what it finds, so whoever can write one key in etcd runs code on
+every node of the job. Here the state is JSON, checked field by field (`decode`): a forged state can disturb the
+rendezvous, like any member could, but it is data and never code.
 
 **Generation.** Each complete round has a number, exported to the workers as `TRAINYARD_GENERATION`. Together with
 `TRAINYARD_RUN` (run id and a random part, fixed when the job's state is first created) it lets a checkpoint refuse
@@ -31,7 +32,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -357,7 +357,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _executor: OpExecutor
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
-    _worker_store: TCPStore | None  # served by us while we are the first node
+    _worker_store: torch_.TCPStore | None  # served by us while we are the first node
     expects_joiners: bool  # whether a node that comes is a reason to form a new world
 
     @classmethod
@@ -385,8 +385,8 @@ class EtcdRendezvousHandler(torch_.Handler):
         """
         if not run_id:
             raise ValueError("the run id is empty; give --rdzv-id, the same on all nodes of the job")
-        # Not the process id: a container that restarts has the same address and pid as the one before it, and would take
-        # itself for a participant of a world that it has never been in.
+        # Not the process id: a container that restarts has the same address and pid as the one before it, and would
+        # take itself for a participant of a world that it has never been in.
         node = torch_.NodeDesc(local_addr or client.local_address() or socket.getfqdn(), secrets.randbits(31), 0)
         settings = RendezvousSettings(
             run_id,
@@ -455,15 +455,15 @@ class EtcdRendezvousHandler(torch_.Handler):
         """Tells workers that the store at MASTER_ADDR is there already: they only connect."""
         return True
 
-    def _open_worker_store(self, store: Store, rank: int) -> RendezvousStoreInfo:
+    def _open_worker_store(self, store: torch_.Store, rank: int) -> RendezvousStoreInfo:
         """The store over which workers find each other: a new one each round, served by the first node's launcher.
 
-        Shared between rounds, as in torch, it hands addresses of dead workers to new ones. Served by the first worker, as in
-        torch without sharing, the others come before it listens and then wait a second before they try again.
+        Shared between rounds, as in torch, it hands addresses of dead workers to new ones. Served by the first worker,
+        as in torch without sharing, the others come before it listens and then wait a second before they try again.
         """
         if rank == 0:
             address = self._this_node.addr
-            self._worker_store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+            self._worker_store = torch_.TCPStore(address, 0, is_master=True, wait_for_workers=False)
             store.set(_WORKER_STORE, json.dumps([address, self._worker_store.port]))
         else:
             self._worker_store = None
@@ -538,8 +538,8 @@ class EtcdRendezvousHandler(torch_.Handler):
     def _record(self, *_: Any, **__: Any) -> None:
         """No events, see `OpExecutor`; what people want to know is in the progress lines."""
 
-    def _get_store(self) -> Store:
-        return PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
+    def _get_store(self) -> torch_.Store:
+        return torch_.PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
 
     def _keep_alive(self) -> None:
         super()._keep_alive()

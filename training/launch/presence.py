@@ -1,7 +1,7 @@
 """Knowing that a node's launcher has died without waiting for its heartbeat to stand still.
 
-Each launcher listens on a port and never talks. When its process is killed, the kernel closes the port and answers every
-attempt to connect with a refusal, at once. A host that is gone answers nothing, and then the heartbeat decides.
+Each launcher listens on a port and never talks. When its process is killed, the kernel closes the port and answers
+every attempt to connect with a refusal, at once. A host that is gone answers nothing, and then the heartbeat decides.
 
 A refusal could also come from a firewall. So it only counts from a port that this node has reached before.
 """

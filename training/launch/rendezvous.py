@@ -3,23 +3,23 @@
     python -m training --rdzv-backend etcd-v3 --rdzv-endpoint etcd:2379 --rdzv-id job-7 --nnodes 1:4 train.py
     torchrun           --rdzv-backend etcd-v3 --rdzv-endpoint etcd:2379 --rdzv-id job-7 --nnodes 1:4 train.py
 
-Options, in `--rdzv-conf key=value,key=value` (no commas inside a value) or, where a secret or a path should not stand on
-a command line, in the environment; the command line wins:
+Options, in `--rdzv-conf key=value,key=value` (no commas inside a value) or, where a secret or a path should not stand
+on a command line, in the environment; the command line wins:
 
-| key                    | environment                 | default | meaning                                               |
-| ---------------------- | --------------------------- | ------- | ----------------------------------------------------- |
-| endpoints              | TRAINYARD_ETCD_ENDPOINTS    |         | more members, separated by `;`                        |
-| protocol               |                             | http    | `https` turns TLS on; so does `cacert`                |
-| cacert                 | TRAINYARD_ETCD_CACERT       | system  | authority that signed etcd's certificate              |
-| cert, key              | TRAINYARD_ETCD_CERT, _KEY   |         | our own certificate and its key                       |
-| server_name            | TRAINYARD_ETCD_SERVER_NAME  |         | name in etcd's certificate, if not the endpoint's     |
-| user, password         | TRAINYARD_ETCD_USER, _PASSWORD |      | etcd's own users; `password_file` is read instead     |
-| prefix                 |                             | /trainyard/rendezvous | keys start with it; give the user this prefix |
-| join_timeout           |                             | 600 s   | longest wait for a complete world                     |
-| last_call_timeout      |                             | 2 s     | wait for more nodes once the least are there; fractions allowed |
-| keep_alive_interval    |                             | 5 s     | time between a node's heartbeats                      |
-| keep_alive_max_attempt |                             | 3       | heartbeats missed before a node counts as dead        |
-| lease                  |                             | 7200 s  | a job's keys outlive its last heartbeat by this time  |
+| key                    | environment                | default | meaning |
+| ---------------------- | -------------------------- | ------- | -------------------- |
+| endpoints              | TRAINYARD_ETCD_ENDPOINTS   |         | more members, separated by `;` |
+| protocol               |                            | http    | `https` turns TLS on; so does `cacert` |
+| cacert                 | TRAINYARD_ETCD_CACERT      | system  | authority that signed etcd's certificate |
+| cert, key              | TRAINYARD_ETCD_CERT, _KEY  |         | our own certificate and its key |
+| server_name            | TRAINYARD_ETCD_SERVER_NAME |         | name in etcd's certificate, if another |
+| user, password         | TRAINYARD_ETCD_USER, ...   |         | etcd's own users; or `password_file` |
+| prefix                 |                            |         | /trainyard/rendezvous: keys start with it; the user needs it |
+| join_timeout           |                            | 600 s   | longest wait for a complete world |
+| last_call_timeout      |                            | 2 s     | wait for more nodes once the least are there |
+| keep_alive_interval    |                            | 5 s     | time between a node's heartbeats |
+| keep_alive_max_attempt |                            | 3       | heartbeats missed before a node counts as dead |
+| lease                  |                            | 7200 s  | a job's keys outlive its last heartbeat by this time |
 
 Do not shrink interval x attempts below the longest pause of your etcd (compaction, leader election): nodes would be
 taken for dead. Losses that matter are seen much sooner: a node that is told to go leaves at once, and a process that

@@ -1,11 +1,17 @@
 """Every private name of torch that the launcher uses, in one place, each with the reason.
 
 torch.distributed.elastic lets out-of-tree code register a rendezvous and subclass the agent, but the operations of the
-dynamic rendezvous (join, exit, keep-alive) and its state are private. They are used, not copied: what a node may do next
-is decided by torch's code, ours stores the state, waits, and detects. `tests/training/test_training_torch_private.py`
-checks each name and its shape, so that a torch release that changes one fails there and not in a job.
+dynamic rendezvous (join, exit, keep-alive) and its state are private. They are used, not copied: what a node may do
+next is decided by torch's code, ours stores the state, waits, and detects.
+`tests/training/test_training_torch_private.py` checks each name and its shape, so that a torch release that changes one
+fails there and not in a job.
 """
 
+from torch._C._distributed_c10d import (
+    PrefixStore,
+    Store,
+    TCPStore,
+)  # torch.distributed does not declare that it exports them
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,  # public, but the methods overridden and the attributes read are not: see below
@@ -36,6 +42,22 @@ HANDLER_METHODS = ("_close", "_get_deadline", "_get_store", "_keep_alive", "_sto
 # Attributes and methods of the agent that our subclass reads or overrides.
 AGENT_ATTRIBUTES = ("_remaining_restarts", "_worker_group", "_pcontext", "_shutdown_timeout")
 AGENT_METHODS = ("_monitor_workers", "_stop_workers", "_shutdown", "_exit_barrier")
+
+__all__ = [
+    "Action",
+    "ExitOp",
+    "Handler",
+    "NodeDesc",
+    "OpExecutor",
+    "PrefixStore",
+    "RendezvousContext",
+    "RendezvousState",
+    "RendezvousStateHolder",
+    "Store",
+    "TCPStore",
+    "remove_participant_epilogue",
+    "replace_subprocess_factory",
+]
 
 Action = _Action
 NodeDesc = _NodeDesc

@@ -1,9 +1,9 @@
 """Starting workers in hundredths of a second: fork them from a process that has imported torch already.
 
-A fresh interpreter needs 2.5-3.4 s to import torch and as much again for the compiler stack that DDP imports; with every
-recovery, the whole job waits for it. So the launcher forks a *template* right after its own imports, before it has any
-thread, any signal handler and anything to do with CUDA. The template sits at a socket; for each worker it forks itself
-once more, and the child becomes what `python -u script.py` would be:
+A fresh interpreter needs 2.5-3.4 s to import torch and as much again for the compiler stack that DDP imports; with
+every recovery, the whole job waits for it. So the launcher forks a *template* right after its own imports, before it
+has any thread, any signal handler and anything to do with CUDA. The template sits at a socket; for each worker it forks
+itself once more, and the child becomes what `python -u script.py` would be:
 
 * own session, so that the agent can signal the worker with all its children;
 * environment, arguments, working directory, output and `sys.path[0]` as for a fresh interpreter, the script run as
@@ -11,11 +11,11 @@ once more, and the child becomes what `python -u script.py` would be:
 * when launcher or template die, however that comes, the kernel ends their workers: no orphan trains on.
 
 Not for everything: a command that is not Python, NUMA binding, other start methods and a worker interpreter that is not
-ours take torch's own way. `TRAINYARD_START=spawn` chooses that way for all; `TRAINYARD_PRELOAD=module,module` names more
-modules to import in the template (they must not touch CUDA, nor start threads).
+ours take torch's own way. `TRAINYARD_START=spawn` chooses that way for all; `TRAINYARD_PRELOAD=module,module` names
+more modules to import in the template (they must not touch CUDA, nor start threads).
 
-What differs from a fresh interpreter: settings that libraries read from the environment while they are imported are those
-of the launcher's environment. `OMP_NUM_THREADS` is applied again by hand.
+What differs from a fresh interpreter: settings that libraries read from the environment while they are imported are
+those of the launcher's environment. `OMP_NUM_THREADS` is applied again by hand.
 """
 
 import atexit
@@ -271,8 +271,8 @@ def factory(template: Template) -> Callable[..., SubprocessHandler]:
 def run_job(job: Job) -> NoReturn:
     """Become the worker: run the script as `__main__`, and exit as Python would, but without dismantling the heap.
 
-    That takes seconds in a forked process: every object taken down is a page to copy. What programs rely on is done: other
-    threads are awaited, exit functions run, open files flushed.
+    That takes seconds in a forked process: every object taken down is a page to copy. What programs rely on is done:
+    other threads are awaited, exit functions run, open files flushed.
     """
     sys.argv = [job.program, *job.args]
     code = 0
@@ -291,7 +291,7 @@ def run_job(job: Job) -> NoReturn:
             sys.stderr.write(f"{error.code}\n")
     except BaseException:  # noqa: BLE001  (the end of the program, whatever it was)
         code = 1
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
@@ -316,7 +316,7 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket) -> Job:
-    """The template's life. Returns only in a forked worker, with its job; ends the process when the launcher is gone."""
+    """The template's life. Returns in a forked worker only, with its job; ends when the launcher is gone."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -324,14 +324,14 @@ def _serve(connection: socket.socket) -> Job:
     workers: set[int] = set()
     _send(connection, kind="ready")
     while True:
-        ready, _, _ = select.select([connection, wake_read], [], [])
+        ready, _, _ = select.select([connection.fileno(), wake_read], [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             for pid in tuple(workers):
                 if (status := _collect(pid)) is not None:
                     workers.discard(pid)
                     _send(connection, kind="ended", pid=pid, status=status)
-        if connection in ready:
+        if connection.fileno() in ready:
             request = _read_request(connection)
             if request is None:
                 for pid in workers:
