@@ -4,6 +4,7 @@ Everything here may be interrupted at any point, by Ctrl-C or SIGKILL, and repea
 every file is replaced whole, and `up` starts exactly what is missing.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,9 +199,14 @@ class LocalCluster:
         self._processes.start(
             CLOUD,
             [sys.executable, "-m", "infra.local.cloud", "--kubeconfig", config, "--state", self.state.directory],
-            environment={"PYTHONPATH": str(_CHECKOUT)},
+            environment={"PYTHONPATH": os.pathsep.join([str(_CHECKOUT), *_python_path()])},
             inputs=(config, *sorted(Path(cloud.__file__).parent.glob("*.py"))),
         )
+
+
+def _python_path() -> list[str]:
+    """Where the user lets this interpreter look for packages besides its own."""
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry) != _CHECKOUT]
 
 
 def hidden_folders(state: State) -> list[Path]:

@@ -3,6 +3,7 @@
 The engines are taken from the folder `$TRAINYARD_ENGINE_BIN` where it has them, else from where `trainyard` finds them.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -41,6 +42,7 @@ from infra.wiring.scheduling import GPU_TAINT, SPOT_TAINT
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(300), pytest.mark.xdist_group("local-cluster")]
 
 ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
 IMAGE = "trainyard/test:local"
 IMAGES = {
     IMAGE: {
@@ -114,7 +116,7 @@ class Local:
     def up_as_command(self) -> "subprocess.Popen[str]":
         """`up` in a process of its own, as the command line would do it."""
         return subprocess.Popen(
-            [sys.executable, __file__, self.directory],
+            [sys.executable, __file__, self.directory, "up"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -301,9 +303,10 @@ def test_pods_find_each_other_by_the_names_of_services(local: Local) -> None:
             "ports": [{"port": 29500}],
         },
     }
+    # Kubernetes turns $$$$ into $$.
     script = (
         "for name in worker-1.workers worker-0.workers.default.svc.cluster.local workers workers.default.svc; do "
-        "until getent ahostsv4 $name; do sleep 0.1; done; done; echo complete; sleep 600"
+        "until getent ahostsv4 $name; do sleep 0.1; done; done; echo complete; echo $$$$ > /tmp/pid; exec sleep 600"
     )
     local.apply(service)
     local.apply(
@@ -316,7 +319,7 @@ def test_pods_find_each_other_by_the_names_of_services(local: Local) -> None:
     assert {line.split()[0] for line in hosts.splitlines() if "\tworkers.default\t" in line} == found
     # The same file after a restart of the container, which the kubelet writes anew, and without the pod that left.
     local.kubectl("delete", "pod", "worker-1")
-    local.kubectl("exec", "worker-0", "--", "sh", "-c", "kill 1; kill -9 -1 || true")
+    local.kubectl("exec", "worker-0", "--", "sh", "-c", "kill -9 $(cat /tmp/pid)")
     wait_for(
         "container restarted", lambda: local.get("pod", "worker-0")["status"]["containerStatuses"][0]["restartCount"]
     )
@@ -491,6 +494,18 @@ def test_a_reclaimed_node_gives_notice_lets_pods_end_and_is_gone(local: Local) -
     assert replacement.name in [machine.name for machine in local.cluster().machines()]
 
 
+def test_an_interrupted_reclaim_is_finished_by_the_next_up(local: Local) -> None:
+    node = next(machine.name for machine in local.cluster().machines() if machine.spec.pool == "spot")
+    # What a reclaim that was killed leaves behind.
+    local.kubectl("annotate", "node", node, f"{RECLAIM_AT}=2026-01-01T00:00:00Z")
+    local.kubectl("cordon", node)
+    local.up()
+    names = [item["metadata"]["name"] for item in local.get("nodes")["items"]]
+    assert node not in names
+    assert len(names) == 3
+    assert not any(item["spec"].get("unschedulable") for item in local.get("nodes")["items"])
+
+
 def test_a_killed_node_is_noticed_and_its_pods_are_evicted(local: Local) -> None:
     local.apply(pod("victim-0", "sleep 600", gpus=1))
     wait_for("pod runs", lambda: local.get("pod", "victim-0")["status"]["phase"] == "Running")
@@ -536,12 +551,73 @@ def test_down_leaves_no_process_no_port_and_no_file_elsewhere(local: Local) -> N
     assert set(Path(tempfile.gettempdir()).iterdir()) <= temporary
 
 
+def interpreter_for_everyone() -> Path | None:
+    """A Python of this version that any user may run."""
+    others = Path("/usr").glob(f"**/bin/python3.{sys.version_info.minor}")
+    for candidate in (Path(sys.executable), *others):
+        with contextlib.suppress(PermissionError):
+            subprocess.run([candidate, "-c", ""], user=NOBODY, check=True)
+            return candidate
+    return None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="all tests of this module run as an ordinary user already")
+def test_an_ordinary_user_gets_the_same(shared: Local) -> None:
+    python = interpreter_for_everyone()
+    if python is None:
+        pytest.skip("this computer has no Python that other users may run")
+    shared.cluster().down()
+    place = Path(tempfile.mkdtemp(prefix="ty", dir="/tmp"))
+    os.chown(place, NOBODY, NOBODY)
+    (place / "engines").mkdir(mode=0o755)
+    for name in (*ENGINES, "kubectl"):
+        shutil.copy(engine(name), place / "engines" / name)
+    packages = [entry for entry in sys.path if entry.endswith("-packages")]
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(place),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *packages]),
+        "TRAINYARD_ENGINE_BIN": str(place / "engines"),
+    }
+
+    def run(action: str) -> str:
+        done = subprocess.run(
+            [python, __file__, place / "state", action],
+            cwd=place,
+            env=environment,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    theirs = Local(place / "state")
+    try:
+        run("up")
+        theirs.apply(pod("worker-0", "id -u; sleep 600", gpus=1))
+        wait_for("pod runs", lambda: theirs.kubectl("logs", "worker-0"))
+        assert "worker-0" in theirs.kubectl("exec", "worker-0", "--", "hostname")
+        processes = psutil.process_iter(["cmdline", "uids"])
+        owners = [one.info["uids"].effective for one in processes if one.info["cmdline"] == ["sleep", "600"]]
+        assert owners
+        assert 0 not in owners
+        assert json.loads(run("status")) == {"healthy": True}
+    finally:
+        run("down")
+        left = marked(place / "state")
+        shutil.rmtree(place, ignore_errors=True)
+    assert left == []
+
+
 class _Print:
     """Progress as lines."""
 
     def step(self, name: str) -> Any:
-        import contextlib  # noqa: PLC0415
-
         print("step", name, flush=True)
         return contextlib.nullcontext()
 
@@ -550,4 +626,11 @@ class _Print:
 
 
 if __name__ == "__main__":
-    Local(Path(sys.argv[1])).up(progress=_Print())
+    it = Local(Path(sys.argv[1]))
+    match sys.argv[2]:
+        case "up":
+            it.up(progress=_Print())
+        case "down":
+            it.cluster().down()
+        case "status":
+            print(json.dumps({"healthy": it.cluster().status().healthy}))

@@ -78,6 +78,9 @@ class Cloud:
                 return  # it is gone, or newer than what we saw and on its way to us
             log.warning("%s: %s; again in %.0f s", handler.__name__, error, RETRY_SECONDS)
             heapq.heappush(self._retries, (time.monotonic() + RETRY_SECONDS, id(item), handler, item))
+        except Exception:
+            # One odd object must not end names and volumes for all others.
+            log.exception("%s: given up", handler.__name__)
 
     def _teller(self, handler: Callable[[Any], None]) -> Callable[[Change], None]:
         return lambda change: self._inbox.put((handler, change))

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
-from lightkube import ApiError, Client
+from lightkube import Client
 
 _FIRST_DELAY, _LAST_DELAY = 0.2, 3.0  # seconds between attempts to reach an API server that is away
 # The server ends a watch after this time; a connection that silently died is noticed then.
@@ -47,8 +46,8 @@ class Watch(threading.Thread):
                 version = self._list()
                 delay = _FIRST_DELAY
                 self._follow(version)
-            except (ApiError, httpx2.HTTPError, OSError, ValueError) as error:
-                log.info("watching %s: %s; again in %.1f s", self._kind.__name__, error, delay)
+            except Exception as error:  # noqa: BLE001 - whatever broke, listing again makes the picture whole
+                log.info("watching %s: %r; again in %.1f s", self._kind.__name__, error, delay)
                 time.sleep(delay)
                 delay = min(delay * 2, _LAST_DELAY)
 

@@ -23,7 +23,7 @@ from infra.local.control_plane import LOOPBACK, ControlPlane
 from infra.local.control_plane.pki import Subject
 from infra.local.errors import LocalClusterError
 from infra.local.nodes import kubelet
-from infra.local.nodes.reclaim import Reclaimed, drain, give_notice
+from infra.local.nodes.reclaim import RECLAIM_AT, Reclaimed, drain, give_notice
 from infra.local.nodes.spec import LAST_NUMBER, Machine, NodeSpec, ordinal_of, plan, renamed
 from infra.local.processes import Processes, tail
 from infra.local.progress import Progress, Silent
@@ -121,6 +121,9 @@ class Nodes:
             LocalClusterError: a node doesn't become ready; the end of its log is in the message.
         """
         tell = progress or Silent()
+        for name in self._under_notice():
+            tell.note(f"node {name} had its notice: finishing an interrupted reclaim")
+            self._retire(name)
         last = self._last_ordinals()
         steps = plan(desired, self.machines(), last)
         self._remove_strangers(steps.keep)
@@ -248,6 +251,16 @@ class Nodes:
     def _unknown(self, name: str) -> LocalClusterError:
         names = ", ".join(machine.name for machine in self.machines()) or "none"
         return LocalClusterError(f"there is no node {name}", why=f"nodes: {names}", remedy="trainyard status")
+
+    def _under_notice(self) -> list[str]:
+        """Nodes that were told of their end; a cloud never takes that back."""
+        known = {machine.name for machine in self.machines()}
+        noticed = []
+        for node in self._client().list(Node):
+            annotations = (node.metadata.annotations if node.metadata else None) or {}
+            if RECLAIM_AT in annotations and name_of(node) in known:
+                noticed.append(name_of(node))
+        return noticed
 
     def _retire(self, name: str) -> None:
         """Remove a node in peace: its pods first."""
