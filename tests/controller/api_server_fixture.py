@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
-import httpx2
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -17,7 +14,6 @@ from real_api_server import (
     Cluster,
     end,
     engine,
-    eventually,
     free_port,
     install,
 )
@@ -39,8 +35,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     )
     client_port, peer_port, secure_port = free_port(), free_port(), free_port()
     store = f"http://127.0.0.1:{client_port}"
-    commands = [
-        [
+    commands = {
+        "etcd": [
             engine("etcd"),
             f"--data-dir={folder / 'etcd'}",
             f"--listen-client-urls={store}",
@@ -49,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "--unsafe-no-fsync",
             "--log-level=error",
         ],
-        [
+        "kube-apiserver": [
             engine("kube-apiserver"),
             f"--etcd-servers={store}",
             "--bind-address=127.0.0.1",
@@ -64,26 +60,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
         ],
-    ]
-    processes: list[subprocess.Popen[bytes]] = []
+    }
+    made = Cluster(f"https://127.0.0.1:{secure_port}", folder / "certificates" / "apiserver.crt", folder, commands)
     try:
-        for command in commands:
-            log = (folder / f"{Path(command[0]).name}.log").open("wb")
-            processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
-        ca = folder / "certificates" / "apiserver.crt"
-        eventually("certificate of the API server", ca.exists, within=30)
-        made = Cluster(f"https://127.0.0.1:{secure_port}", ca, folder)
-
-        def is_ready() -> bool:
-            assert all(process.poll() is None for process in processes), "an engine ended: see its log"
-            try:
-                return made.admin.get("/readyz").status_code == 200
-            except httpx2.HTTPError:
-                return False
-
-        eventually("API server ready", is_ready, within=60, pause=0.2)
+        for name in commands:
+            made.start(name)
+        made.connect()
+        made.wait_ready()
         install(made)
         yield made
     finally:
-        for process in reversed(processes):
+        for process in reversed(made.processes.values()):
             end(process)

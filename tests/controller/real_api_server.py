@@ -80,15 +80,38 @@ class Cluster:
     server: str
     ca: Path
     folder: Path
+    commands: dict[str, list[str]]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     admin: httpx2.Client = field(init=False)
 
-    def __post_init__(self) -> None:
+    def connect(self) -> None:
+        """Trusts the certificate that the API server has made for itself."""
+        eventually("certificate of the API server", self.ca.exists, within=30)
         self.admin = httpx2.Client(
             base_url=self.server,
             verify=ssl.create_default_context(cafile=self.ca),
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=10,
         )
+
+    def start(self, name: str) -> None:
+        """Starts an engine, again perhaps."""
+        log = (self.folder / f"{name}.log").open("ab")
+        self.processes[name] = subprocess.Popen(
+            self.commands[name], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def wait_ready(self) -> None:
+        """Waits until the API server answers."""
+
+        def ready() -> bool:
+            assert all(process.poll() is None for process in self.processes.values()), "an engine ended: see its log"
+            try:
+                return self.admin.get("/readyz").status_code == 200
+            except httpx2.HTTPError:
+                return False
+
+        eventually("API server ready", ready, within=60, pause=0.2)
 
     def kubeconfig(self, token: str) -> Path:
         """A kubeconfig for the holder of a token."""

@@ -121,11 +121,11 @@ class Histories(RuleBasedStateMachine):
             self.touched.add(pod.uid)
             self.delete(pod, GRACE)
 
-    @rule(number=st.integers(0, 9))
-    def a_pod_is_evicted(self, number: int) -> None:
+    @rule(number=st.integers(0, 9), code=st.sampled_from([137, None]))
+    def a_pod_is_evicted(self, number: int, code: int | None) -> None:
         if pod := self.pick(number, phases=("Running",)):
             self.touched.add(pod.uid)
-            self.put(replace(pod, phase="Failed", disruption="TerminationByKubelet", exit_code=137, ready=False))
+            self.put(replace(pod, phase="Failed", disruption="TerminationByKubelet", exit_code=code, ready=False))
 
     @rule(number=st.integers(0, 9), exit_code=st.sampled_from([0, 75, 143]))
     def a_kubelet_confirms(self, number: int, exit_code: int) -> None:
@@ -146,10 +146,11 @@ class Histories(RuleBasedStateMachine):
         self.bad_nodes.add(node)
         self.nodes.pop(node, None)
 
-    @rule(node=st.sampled_from(["a", "b", "c"]), ready=st.booleans())
-    def a_node_comes_or_goes_silent(self, node: str, ready: bool) -> None:
+    @rule(node=st.sampled_from(["a", "b", "c"]), ready=st.booleans(), silent=st.booleans())
+    def a_node_comes_or_goes_silent(self, node: str, ready: bool, silent: bool) -> None:
         self.bad_nodes.add(node)
-        self.nodes[node] = NodeRecord(node, ready=ready, not_ready_since=None if ready else self.now)
+        since = None if ready else self.now
+        self.nodes[node] = NodeRecord(node, ready=ready, not_ready_since=since, silent=silent and not ready)
 
     @rule(seconds=st.sampled_from([1, 5, 20, 60, 400]))
     def time_passes(self, seconds: int) -> None:
@@ -216,6 +217,8 @@ class Histories(RuleBasedStateMachine):
                 pod = self.pods.get(action.name)
                 assert pod is not None
                 assert pod.uid == action.uid
+                if made.status.first_success_time is not None and not made.status.ended:
+                    assert not pod.active, "stopped a worker that may still finish"
                 self.delete(pod, GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds))
             elif isinstance(action, CreatePod):
                 self.create(action, before, made.status)

@@ -19,7 +19,7 @@ from real_api_server import (
     start_controller,
 )
 
-from training.controller.rbac import LEASE_NAME, rules
+from training.controller.rbac import rules
 
 pytest_plugins = ["api_server_fixture"]
 pytestmark = pytest.mark.engines
@@ -277,22 +277,18 @@ def test_each_right_is_used_and_none_is_missing(cluster: Cluster, controller: Co
     assert "is forbidden" not in controller.log.read_text()
 
 
-def test_the_lease_passes_to_the_next_controller_at_once(cluster: Cluster, controller: ControllerProcess) -> None:
-    cluster.namespace("loop-lease")
-    first = start_controller(cluster, "--lease-namespace=loop-lease", "--namespace=loop-lease")
-    second = None
-    try:
-        eventually("the first leads", lambda: first.leading, within=20)
-        second = start_controller(cluster, "--lease-namespace=loop-lease", "--namespace=loop-lease")
-        waiting = second
-        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text(), within=20)
-        assert not second.leading
-        assert httpx2.get(f"http://127.0.0.1:{second.port}/readyz").status_code == 200
-        assert end(first.process, signal.SIGTERM) == 0
-        lease = cluster.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/loop-lease/leases/{LEASE_NAME}")
-        assert not lease["spec"].get("holderIdentity") or waiting.leading
-        eventually("the second leads", lambda: waiting.leading, within=6)
-    finally:
-        for process in (first, second):
-            if process is not None:
-                end(process.process)
+def test_a_restarted_api_server_is_survived(cluster: Cluster, controller: ControllerProcess) -> None:
+    submit(cluster, "loop-outage", elastic_job("digits", minReplicas=1, maxReplicas=2))
+    cluster.wait_running("loop-outage", 2, NODE)
+    end(cluster.processes["kube-apiserver"], signal.SIGKILL)
+    cluster.start("kube-apiserver")
+    cluster.wait_ready()
+    cluster.phase("loop-outage", "digits-worker-0", "Failed", exit_code=137)
+
+    def counted() -> bool:
+        return bool(cluster.job("loop-outage", "digits")["status"]["restarts"] == 1)
+
+    eventually("the failure is counted", counted, within=20)
+    pods = cluster.wait_running("loop-outage", 2, NODE)
+    assert sorted(pods) == ["digits-worker-0", "digits-worker-1"]
+    assert controller.process.poll() is None

@@ -16,7 +16,6 @@ from training.controller.api import (
 )
 from training.controller.planner import (
     DRAIN_WINDOW,
-    NODE_LOST_AFTER,
     Action,
     CreatePod,
     CreateService,
@@ -189,12 +188,13 @@ class TestLoss:
         assert made.status.first_success_time is None
         assert creates(made) == ["j-worker-2"]
 
-    def test_a_node_that_does_not_answer_loses_its_workers_after_a_while(self) -> None:
-        silent = {"node-a": replace(NODE, ready=False, not_ready_since=NOW)}
-        early = plan(running(1), [pod(0)], silent, NOW)
+    @pytest.mark.parametrize(("silent", "patience"), [(True, 5), (False, 60)])
+    def test_a_node_that_is_not_ready_loses_its_workers_after_a_while(self, silent: bool, patience: int) -> None:
+        nodes = {"node-a": replace(NODE, ready=False, not_ready_since=NOW, silent=silent)}
+        early = plan(running(1), [pod(0)], nodes, NOW)
         assert early.actions == ()
-        assert early.requeue_after == NODE_LOST_AFTER
-        late = plan(running(1), [pod(0)], silent, NOW + NODE_LOST_AFTER)
+        assert early.requeue_after == timedelta(seconds=patience)
+        late = plan(running(1), [pod(0)], nodes, NOW + timedelta(seconds=patience))
         assert deletes(late) == ["j-worker-0"]
         assert creates(late) == ["j-worker-1"]
         assert late.status.disruptions == 1
@@ -208,6 +208,13 @@ class TestLoss:
         assert forced.grace_seconds == 0
         out = {"node-a": replace(NODE, out_of_service=True)}
         assert deletes(plan(running(1), [stuck], out, NOW)) == ["j-worker-0"]
+
+    def test_a_pod_that_its_kubelet_turned_away_is_free_but_not_tried_again_at_once(self) -> None:
+        refused = failed(0, None, disruption="OutOfnvidia.com/gpu", finished_at=None)
+        made = plan(running(2), [refused, pod(1)], NODES, NOW)
+        assert (made.status.disruptions, made.status.restarts) == (1, 0)
+        assert creates(made) == []
+        assert made.requeue_after == timedelta(seconds=1)
 
     def test_a_pod_on_a_node_not_known_yet_is_given_time(self) -> None:
         young = pod(0, created=NOW - timedelta(seconds=2), node="new")

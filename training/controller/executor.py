@@ -72,7 +72,7 @@ class Executor:
 
         Raises:
             RefusedError: the API server refuses what the job asks for.
-            httpx2.HTTPError: a call failed; the pass is to be repeated.
+            httpx2.HTTPError: a call failed, or (409) the job has changed meanwhile: the pass is to be repeated.
         """
         record = self._store.jobs.get(key)
         if record is None:
@@ -112,11 +112,13 @@ class Executor:
             {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
-                # the UID keeps a later job of the same name from getting this one's status
+                # With the version it is a conflict if somebody, an earlier leader perhaps, has written since: counters
+                # that were not read must not be overwritten. The UID tells jobs of the same name apart.
                 "metadata": {
                     "name": job.metadata.name,
                     "namespace": job.metadata.namespace,
                     "uid": job.metadata.uid,
+                    "resourceVersion": job.metadata.resource_version,
                 },
                 "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
             },

@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ConfigError
 
-from training.controller.client import Api
+from training.controller.client import CONFLICT, Api, code_of
 from training.controller.executor import Executor, RefusedError, job_record
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
@@ -30,7 +30,6 @@ log = logging.getLogger("training.controller")
 
 WORKERS = 8
 """Jobs that are worked on at the same time."""
-EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
@@ -70,8 +69,8 @@ class Controller:
         """Whether it knows the cluster, as leader or in waiting."""
         return all(informer.synced.is_set() for informer in self._store.informers)
 
-    async def run(self, stop: asyncio.Event) -> bool:
-        """Works until `stop` is set (True) or the lease is lost (False)."""
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set."""
         informers = [asyncio.create_task(informer.run()) for informer in self._store.informers]
         election = asyncio.create_task(self._lead())
         stopping: asyncio.Task[Any] = asyncio.create_task(stop.wait())
@@ -82,7 +81,6 @@ class Controller:
                     task.result()  # informers end by nothing but a bug: let it be seen
             if election.done():
                 election.result()
-            return stop.is_set()
         finally:
             self._leading = False
             for task in (election, stopping, *informers):
@@ -92,17 +90,19 @@ class Controller:
 
     async def _lead(self) -> None:
         await self._store.wait_synced()
-        await self._lease.acquire()
-        self._leading = True
-        for key in self._store.jobs.all():
-            self._queue.add(key)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
-            tasks.append(group.create_task(self._executor.run_events()))
-            await self._lease.hold()
-            log.error("the lease is lost: another controller may lead now, so this one ends")
-            for task in tasks:
-                task.cancel()
+        while True:
+            await self._lease.acquire()
+            self._leading = True
+            for key in self._store.jobs.all():
+                self._queue.add(key)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
+                tasks.append(group.create_task(self._executor.run_events()))
+                await self._lease.hold()
+                self._leading = False
+                log.warning("the lease is lost: another controller may lead now, so this one stops acting")
+                for task in tasks:
+                    task.cancel()
 
     async def _work(self) -> None:
         while True:
@@ -115,7 +115,14 @@ class Controller:
             except (httpx2.HTTPError, TimeoutError) as error:
                 self._errors += 1
                 wait = self._queue.failed(key)
+                if code_of(error) == CONFLICT:
+                    log.debug("the job has changed meanwhile; next try in %.1f s", wait, extra={"job": key})
+                    continue
                 log.warning("call failed: %s; next try in %.1f s", error or repr(error), wait, extra={"job": key})
+            except asyncio.CancelledError:
+                self._queue.done(key)
+                self._queue.add(key)
+                raise
             except Exception:  # one job's trouble must not stop the others
                 self._errors += 1
                 wait = self._queue.failed(key)
@@ -223,9 +230,9 @@ async def _run(args: argparse.Namespace) -> int:
         return EXIT_USAGE
     log.info("started", extra={"identity": identity, "port": port, "namespace": args.namespace or "all"})
     try:
-        stopped = await controller.run(stop)
+        await controller.run(stop)
     finally:
         health.close()
         await api.close()
     log.info("stopped")
-    return 0 if stopped else EXIT_FAILED
+    return 0

@@ -38,8 +38,10 @@ from training.controller.records import NodeRecord, PodRecord
 
 DRAIN_WINDOW = timedelta(seconds=300)
 """How long the other workers may go on after the first one has finished."""
-NODE_LOST_AFTER = timedelta(seconds=15)
-"""How long a node may be NotReady (which the cluster says after 40-50 s of silence) before its workers are replaced."""
+SILENT_NODE_LOST_AFTER = timedelta(seconds=5)
+"""How long a node's readiness may be Unknown, as the cluster says after 40-50 s of silence, before it is given up."""
+UNREADY_NODE_LOST_AFTER = timedelta(seconds=60)
+"""How long a node may call itself not ready (its runtime restarts, say) before it is given up."""
 NODE_UNSEEN_AFTER = timedelta(seconds=10)
 """Age from which a pod's node counts as gone when it is not known: younger ones may be ahead of the node's news."""
 NOTICE_MARGIN = timedelta(seconds=5)
@@ -328,9 +330,10 @@ class _Planning:
         if node.out_of_service:
             return f"node {pod.node} is out of service"
         if not node.ready and node.not_ready_since is not None:
-            if self.now - node.not_ready_since >= NODE_LOST_AFTER:
-                return f"node {pod.node} does not answer"
-            self.timers.append(node.not_ready_since + NODE_LOST_AFTER)
+            patience = SILENT_NODE_LOST_AFTER if node.silent else UNREADY_NODE_LOST_AFTER
+            if self.now - node.not_ready_since >= patience:
+                return f"node {pod.node} {'does not answer' if node.silent else 'is not ready'}"
+            self.timers.append(node.not_ready_since + patience)
         return None
 
     def _count_disruption(self, pod: PodRecord, why: str) -> None:
@@ -338,6 +341,8 @@ class _Planning:
         self.status.disruptions += 1
         self.status.last_disruption_time = self.now
         self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
+        if pod.finished and pod.exit_code is None:
+            self._lengthen_streak()  # it did not even start: trying again at once would go on for ever
         if not pod.terminating:
             self._delete(pod, why)
 

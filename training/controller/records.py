@@ -24,7 +24,23 @@ from training.controller.capacity import parse_quantity
 
 # Reasons in status.reason of pods that were ended from outside (kubelet, node life cycle, old and new names).
 DISRUPTION_POD_REASONS = frozenset(
-    {"Evicted", "Terminated", "Shutdown", "NodeShutdown", "NodeLost", "NodeAffinity", "Preempting", "Preempted"}
+    {
+        "Evicted",
+        "Terminated",
+        "Shutdown",
+        "NodeShutdown",
+        "NodeLost",
+        "NodeAffinity",
+        "Preempting",
+        "Preempted",
+        # the kubelet had less room than the scheduler thought
+        "UnexpectedAdmissionError",
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfpods",
+        "OutOfephemeral-storage",
+        "OutOfnvidia.com/gpu",
+    }
 )
 
 
@@ -97,6 +113,8 @@ class NodeRecord:
     name: str
     ready: bool = True
     not_ready_since: datetime | None = None
+    silent: bool = False
+    """Not ready because nothing is heard of it, rather than by its own account."""
     notice: str | None = None
     """Key of the taint that announces the node's end."""
     reclaim_at: datetime | None = None
@@ -190,6 +208,7 @@ def node_record(node: Mapping[str, Any]) -> NodeRecord:
         name=meta["name"],
         ready=is_ready,
         not_ready_since=None if is_ready else parse_time(ready.get("lastTransitionTime")),
+        silent=ready.get("status") == "Unknown",
         notice=next((key for key in taints if key in NOTICE_TAINTS), None),
         reclaim_at=parse_time(meta.get("annotations", {}).get(ANNOTATION_RECLAIM_AT)),
         out_of_service=TAINT_OUT_OF_SERVICE in taints,

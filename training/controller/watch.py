@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import httpx2
+import msgspec
 
 from training.controller.client import GONE, Api, Object, Resource, code_of
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.2  # seconds before a broken watch is taken up again
-LONGEST_PAUSE = 30.0
+LONGEST_PAUSE = 5.0
 
 
 class Record(Protocol):
@@ -100,7 +101,7 @@ class Informer(Generic[R]):
                     version = obj["metadata"]["resourceVersion"]
                     pause = FIRST_PAUSE
                     self._take(event, obj)
-            except (httpx2.HTTPError, TimeoutError) as error:
+            except (httpx2.HTTPError, msgspec.MsgspecError, TimeoutError) as error:
                 if code_of(error) == GONE:
                     version = ""
                 elif code_of(error) is not None:
