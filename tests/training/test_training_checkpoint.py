@@ -26,6 +26,10 @@ def state(step: int) -> dict[str, Any]:
     return {"step": step, "model": {"weight": torch.full((3,), float(step))}, "seed": 7, "name": "digits"}
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     writer = Writer(run="job.ab12", generation=4)
     path = CheckpointFolder(tmp_path, writer=writer).save(12, state(12))
@@ -150,7 +154,7 @@ def test_a_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
     folder.save(10, state(10))
 
     assert (path / MANIFEST).read_bytes() == before
-    assert sorted(os.listdir(tmp_path)) == [path.name]
+    assert names(tmp_path) == [path.name]
 
 
 def test_a_damaged_checkpoint_is_replaced_and_kept_aside(tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         folder.save(step, state(step))
 
-    assert sorted(os.listdir(tmp_path)) == ["step-000000030", "step-000000040"]
+    assert names(tmp_path) == ["step-000000030", "step-000000040"]
 
 
 def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> No
     truncate(path)
     folder.save(40, state(40))
 
-    assert sorted(os.listdir(tmp_path)) == ["step-000000020", "step-000000030", "step-000000040"]
+    assert names(tmp_path) == ["step-000000020", "step-000000030", "step-000000040"]
 
 
 def test_an_older_generation_is_refused(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     new = CheckpointFolder(tmp_path, writer=Writer(run="r", generation=4))
     new.claim()
 
-    with pytest.raises(StaleWriterError, match="generation 3 of run 'r' may not write .* generation 4"):
+    with pytest.raises(StaleWriterError, match=r"generation 3 of run 'r' may not write .* generation 4"):
         old.save(20, state(20))
     with pytest.raises(StaleWriterError):
         CheckpointFolder(tmp_path, writer=Writer(run="r", generation=2)).claim()
@@ -223,7 +227,7 @@ def test_a_full_disk_is_told_plainly_and_leaves_nothing(tmp_path: Path, monkeypa
         folder.save(20, state(20))
     monkeypatch.undo()
 
-    assert os.listdir(tmp_path) == ["step-000000010"]
+    assert names(tmp_path) == ["step-000000010"]
 
 
 def test_a_checkpoint_is_data_and_never_code(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The global sample cursor: which samples step k consumes does not depend on how many workers there are.
 
-The order of an epoch is a permutation of seed and epoch. A step takes the next `global_batch` samples of it, and each rank
-its slice of those, whatever the world size. So the state to save is one number, the step, and any world resumes without
-a sample repeated or left out. `DistributedSampler` cannot do this: it pads by repetition, and its position is per rank.
+The order of an epoch is a permutation of seed and epoch. A step takes the next `global_batch` samples of it, and each
+rank its slice of those, whatever the world size. So the state to save is one number, the step, and any world resumes
+without a sample repeated or left out. `DistributedSampler` cannot do this: it pads by repetition, and its position is
+per rank.
 
 The gradient is that of one worker with the whole batch: DDP averages gradients over ranks, so each rank multiplies its
 summed loss by `world / len(batch)` (`loss_weight`). Slices may differ by one sample, and a rank may have none. This
-holds for losses that are sums over samples; BatchNorm, which looks at the other samples of the slice, is another matter.
+holds for losses that are sums over samples; BatchNorm, which looks at the other samples of the slice, is another
+matter.
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,10 @@
     python -m training --nnodes 1:3 --rdzv-backend etcd --rdzv-endpoint etcd:2379 --rdzv-id digits \
         -m training.examples.digits --checkpoints /checkpoints                  # the same on up to three nodes
 
-The model after step k is the same whatever happened on the way, up to the rounding of sums: the global batch is constant,
-the cursor decides which samples it holds, and a run continues from its last checkpoint. At SIGTERM all workers stop after
-the same step, save, and exit with 75; nothing is lost. After a crash the steps since the last checkpoint are made again.
+The model after step k is the same whatever happened on the way, up to the rounding of sums: the global batch is
+constant, the cursor decides which samples it holds, and a run continues from its last checkpoint. At SIGTERM all
+workers stop after the same step, save, and exit with 75; nothing is lost. After a crash the steps since the last
+checkpoint are made again.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         mine = rank_slice(batch, rank, world_size)
         loss_sum = cross_entropy(network(inputs[train[mine]]), targets[train[mine]], reduction="sum")
         optimizer.zero_grad()
-        (loss_sum * loss_weight(len(batch), world_size)).backward()
+        torch.autograd.backward(loss_sum * loss_weight(len(batch), world_size))
         optimizer.step()
 
         # One reduction for the loss and for the question whether anybody was told to go.

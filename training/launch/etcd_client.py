@@ -194,13 +194,12 @@ class EtcdClient:
 
     def count(self, prefix: bytes) -> int:
         """Number of keys that start with `prefix`."""
-        request = {"key": _encode(prefix), "range_end": _encode(_prefix_end(prefix)), "count_only": True}
+        request = {**_range(prefix), "count_only": True}
         return int(self._call("/v3/kv/range", request).get("count", 0))
 
     def delete_prefix(self, prefix: bytes) -> int:
         """Delete all keys that start with `prefix`; returns how many."""
-        request = {"key": _encode(prefix), "range_end": _encode(_prefix_end(prefix))}
-        return int(self._call("/v3/kv/deleterange", request).get("deleted", 0))
+        return int(self._call("/v3/kv/deleterange", _range(prefix)).get("deleted", 0))
 
     def grant_lease(self, ttl: timedelta) -> int:
         """Open a lease: keys bound to it vanish when nobody has kept it alive for `ttl`."""
@@ -362,10 +361,11 @@ def _key_value(kv: dict[str, Any]) -> KeyValue:
     return KeyValue(key=_decode(kv["key"]), value=_decode(kv.get("value", "")), mod_revision=int(kv["mod_revision"]))
 
 
-def _prefix_end(prefix: bytes) -> bytes:
-    """The first key after all keys with this prefix (etcd's range_end)."""
+def _range(prefix: bytes) -> dict[str, Any]:
+    """All keys with this prefix: from it to the first key after them; for etcd, zero to zero means all there are."""
     trimmed = prefix.rstrip(b"\xff")
-    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
+    end = trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
+    return {"key": _encode(prefix or b"\0"), "range_end": _encode(end)}
 
 
 def _encode(data: bytes) -> str:

@@ -396,6 +396,9 @@ class EtcdRendezvousHandler(torch_.Handler):
             keep_alive_interval=options.keep_alive_interval,
             keep_alive_max_attempt=options.keep_alive_max_attempt,
         )
+        # torch's own sharing of a store must be off: with it a newcomer waits for an address that nobody writes again.
+        # Ours is new each round (`_open_worker_store`).
+        os.environ[torch_.DISABLE_SHARED_STORE] = "1"
         key = state_key(options, run_id)
         holder = StateHolder(client, key, settings, lease=options.lease, writer=repr(node))
         store = EtcdStore(client, f"{options.prefix}/{run_id}/store/", lease=lambda: holder.state.lease)

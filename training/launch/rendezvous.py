@@ -14,7 +14,7 @@ on a command line, in the environment; the command line wins:
 | cert, key              | TRAINYARD_ETCD_CERT, _KEY  |         | our own certificate and its key |
 | server_name            | TRAINYARD_ETCD_SERVER_NAME |         | name in etcd's certificate, if another |
 | user, password         | TRAINYARD_ETCD_USER, ...   |         | etcd's own users; or `password_file` |
-| prefix                 |                            |         | /trainyard/rendezvous: keys start with it; the user needs it |
+| prefix                 |                            |         | all keys start with it; /trainyard/rendezvous |
 | join_timeout           |                            | 600 s   | longest wait for a complete world |
 | last_call_timeout      |                            | 2 s     | wait for more nodes once the least are there |
 | keep_alive_interval    |                            | 5 s     | time between a node's heartbeats |

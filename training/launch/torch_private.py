@@ -44,6 +44,7 @@ AGENT_ATTRIBUTES = ("_remaining_restarts", "_worker_group", "_pcontext", "_shutd
 AGENT_METHODS = ("_monitor_workers", "_stop_workers", "_shutdown", "_exit_barrier")
 
 __all__ = [
+    "DISABLE_SHARED_STORE",
     "Action",
     "ExitOp",
     "Handler",
@@ -70,6 +71,8 @@ Handler = DynamicRendezvousHandler
 parse_rendezvous_config = _parse_rendezvous_config
 remove_participant_epilogue = _remove_participant_epilogue
 
+# Environment variable, read whenever a round is complete.
+DISABLE_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # The factory by which SubprocessContext starts a worker; replaced by ours to fork workers (see `workers`).
 SUBPROCESS_FACTORY = "get_subprocess_handler"
 

@@ -1,7 +1,7 @@
 """Progress lines: one JSON object per line on standard output, first key `"trainyard"` with the event's name.
 
-They are for programs (`trainyard drill` reads them from the pods' logs) and can be read by people. All carry `time`: seconds
-since the epoch by this node's clock.
+They are for programs (`trainyard drill` reads them from the pods' logs) and can be read by people. All carry `time`:
+seconds since the epoch by this node's clock.
 
 | event      | written by       | fields                                                                    |
 | ---------- | ---------------- | ------------------------------------------------------------------------- |

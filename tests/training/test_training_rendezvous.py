@@ -1,0 +1,517 @@
+"""Options, the encoding of the shared state, and how nodes come, go and are found dead; etcd is a dictionary here."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousInfo,
+    RendezvousStateError,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
+
+from training.launch.etcd_client import Endpoint, EtcdClient, EtcdUnreachableError, KeyValue
+from training.launch.membership import GENERATION, RUN, EtcdRendezvousHandler, State, StateHolder, decode, encode
+from training.launch.presence import Presence
+from training.launch.rendezvous import Options, backend, create_handler
+from training.launch.torch_private import NodeDesc
+
+A, B, C = NodeDesc("10.0.0.1", 11, 0), NodeDesc("10.0.0.2", 22, 0), NodeDesc("node-c", 33, 0)
+
+
+def options(config: dict[str, object] | None = None, environment: dict[str, str] | None = None) -> Options:
+    return Options.parse("etcd:2379", config or {}, environment or {})
+
+
+def test_defaults_are_quick_and_safe() -> None:
+    given = options({"timeout": 900})
+
+    assert given.endpoints == (Endpoint(host="etcd"),)
+    assert given.last_call_timeout == timedelta(seconds=2)
+    assert given.keep_alive_interval * given.keep_alive_max_attempt == timedelta(seconds=15)
+    assert not given.tls
+
+
+def test_options_come_as_text_and_the_command_line_wins_over_the_environment(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("from file\n")
+    given = options(
+        {"last_call_timeout": "0.5", "endpoints": "b:1;c:2", "password_file": str(secret)},
+        {"TRAINYARD_ETCD_USER": "job", "TRAINYARD_ETCD_ENDPOINTS": "other:1"},
+    )
+
+    assert [str(endpoint) for endpoint in given.endpoints] == ["etcd:2379", "b:1", "c:2"]
+    assert given.last_call_timeout == timedelta(seconds=0.5)
+    assert (given.user, given.password) == ("job", "from file")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"last_call": "3", "colour": "red"}, "unknown keys .*: colour, last_call; known keys: .*last_call_timeout"),
+        ({"last_call_timeout": "soon"}, "last_call_timeout=soon .* not a positive number"),
+        ({"keep_alive_max_attempt": "0.5"}, "keep_alive_max_attempt"),
+        ({"join_timeout": "nan"}, "join_timeout=nan"),
+        ({"cert": "/x"}, "`cert` and `key` together"),
+        ({"cacert": "/nowhere/ca.crt"}, "cacert=/nowhere/ca.crt: there is no such file"),
+        ({"user": "job"}, "`user` and `password`"),
+        ({"protocol": "ftp"}, "neither http nor https"),
+        ({"protocol": "http", "server_name": "x"}, "write https"),
+        ({"lease": "60"}, "lease=60 must be longer than join_timeout=600"),
+    ],
+)
+def test_mistakes_in_options_are_told(config: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        options(config)
+
+
+def test_the_entry_point_returns_the_function_that_makes_handlers() -> None:
+    assert backend() is create_handler
+
+
+def full_state() -> State:
+    state = State()
+    state.round, state.complete, state.closed, state.outcome, state.lease = 5, True, True, "finished", 2**62
+    state.deadline = datetime(2026, 1, 2, tzinfo=UTC)
+    state.participants = {A: 0, B: 1}
+    state.wait_list, state.redundancy_list, state.returning, state.lost = {C}, {A}, {B}, {C}
+    state.ports = {A: 1234}
+    state.last_heartbeats = {A: datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)}
+    return state
+
+
+def test_the_state_survives_its_encoding() -> None:
+    before = full_state()
+    after = decode(encode(before, "writer:1"))
+
+    assert vars(after) == vars(before)
+    assert encode(before, "writer:1") != encode(before, "writer:2")
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (os.abort, ())
+
+
+def forged() -> list[bytes]:
+    import pickle  # noqa: PLC0415
+
+    def changed(**fields: object) -> bytes:
+        return json.dumps({**json.loads(encode(full_state(), "w")), **fields}).encode()
+
+    return [
+        pickle.dumps(Evil()),
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        changed(format=2),
+        changed(round="5"),
+        changed(round=-1),
+        changed(complete=1),
+        changed(participants=[["a", 1]]),
+        changed(participants=[[["a"], 1, 0, 0]]),
+        changed(heartbeats=[["a", 1, 0, 1e300]]),
+        changed(wait_list=None),
+        changed(lease=7),
+    ]
+
+
+@pytest.mark.parametrize("data", forged())
+def test_a_forged_state_is_an_error_and_never_code(data: bytes) -> None:
+    with pytest.raises(RendezvousStateError, match="another program or version"):
+        decode(data)
+
+
+class MemoryEtcd:
+    """The calls of EtcdClient that the rendezvous makes, on a dictionary; can be switched off."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, tuple[bytes, int]] = {}
+        self.revision = 0
+        self.leases: set[int] = set()
+        self.down = False
+        self.lock = threading.RLock()
+
+    def get(self, key: bytes) -> KeyValue | None:
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: list[bytes]) -> list[KeyValue | None]:
+        with self.lock:
+            self._check()
+            found = [self.keys.get(key) for key in keys]
+            return [
+                KeyValue(key=key, value=held[0], mod_revision=held[1]) if held else None
+                for key, held in zip(keys, found, strict=True)
+            ]
+
+    def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:  # noqa: ARG002
+        with self.lock:
+            self._check()
+            self.revision += 1
+            self.keys[key] = (value, self.revision)
+            return self.revision
+
+    def compare_and_swap(
+        self, key: bytes, value: bytes, mod_revision: int, *, lease: int = 0
+    ) -> tuple[bool, KeyValue | None]:
+        with self.lock:
+            if self.keys.get(key, (b"", 0))[1] != mod_revision:
+                return False, self.get(key)
+            self.put(key, value, lease=lease)
+            return True, self.get(key)
+
+    def grant_lease(self, ttl: timedelta) -> int:  # noqa: ARG002
+        self._check()
+        self.leases.add(len(self.leases) + 1)
+        return len(self.leases)
+
+    def keep_lease(self, lease: int) -> bool:
+        self._check()
+        return lease in self.leases
+
+    def local_address(self) -> str:
+        return "127.0.0.1"
+
+    def _check(self) -> None:
+        if self.down:
+            raise EtcdUnreachableError("etcd is down")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+SETTINGS = RendezvousSettings("job", 1, 4, RendezvousTimeout(), timedelta(seconds=5), 3)
+
+
+def holder(etcd: MemoryEtcd, clock: Clock, writer: str) -> StateHolder:
+    client = cast(EtcdClient, etcd)
+    return StateHolder(client, b"state", SETTINGS, lease=timedelta(hours=2), writer=writer, clock=clock)
+
+
+def beat(holder: StateHolder, node: NodeDesc, number: int) -> None:
+    holder.sync()
+    holder.state.participants[node] = 0
+    holder.state.last_heartbeats[node] = datetime.fromtimestamp(number, UTC)
+    holder.mark_dirty()
+    assert holder.sync()
+
+
+def test_of_two_writers_with_the_same_view_one_wins_and_the_other_sees_its_state() -> None:
+    etcd, clock = MemoryEtcd(), Clock()
+    first, second = holder(etcd, clock, "a"), holder(etcd, clock, "b")
+    first.sync()
+    second.sync()
+    first.state.round, second.state.round = 7, 8
+    first.mark_dirty()
+    second.mark_dirty()
+
+    assert first.sync() is True
+    assert second.sync() is False
+    assert second.state.round == 7
+    assert second.sync() is None
+
+
+def test_a_node_whose_heartbeat_stands_still_is_dropped() -> None:
+    etcd, clock = MemoryEtcd(), Clock()
+    watcher, dead = holder(etcd, clock, "a"), holder(etcd, clock, "b")
+    beat(dead, B, 1)
+    for second in range(16):
+        clock.now = 1000.0 + second
+        beat(watcher, A, second)
+        assert B in watcher.state.participants
+
+    clock.now += 1
+    beat(watcher, A, 99)
+    assert set(watcher.state.participants) == {A}
+    assert watcher.state.lost == {B}
+    dead.sync()
+    assert set(dead.state.participants) == {A}
+
+
+def test_clock_skew_does_not_make_a_healthy_node_look_dead() -> None:
+    """B's clock is a day behind; its heartbeats move, and that is all that counts."""
+    etcd, clock = MemoryEtcd(), Clock()
+    watcher, behind = holder(etcd, clock, "a"), holder(etcd, clock, "b")
+    for second in range(0, 60, 3):
+        clock.now = 1000.0 + second
+        beat(behind, B, second - 86400)
+        beat(watcher, A, second)
+        assert set(watcher.state.participants) == {A, B}
+
+
+def test_nobody_is_dead_because_etcd_was() -> None:
+    etcd, clock = MemoryEtcd(), Clock()
+    watcher, other = holder(etcd, clock, "a"), holder(etcd, clock, "b")
+    beat(other, B, 1)
+    beat(watcher, A, 1)
+    etcd.down = True
+    for _ in range(60):
+        clock.now += 1
+        with pytest.raises(RendezvousConnectionError, match="etcd is down"):
+            watcher.sync()
+    etcd.down = False
+
+    watcher.sync()
+    assert set(watcher.state.participants) == {A, B}
+    for _ in range(14):
+        clock.now += 1
+        watcher.sync()
+    assert set(watcher.state.participants) == {A, B}
+
+
+def test_a_joiner_does_not_bury_those_whom_it_has_just_met() -> None:
+    """Their heartbeats may be old because etcd has been away; the joiner watches for a whole window first."""
+    etcd, clock = MemoryEtcd(), Clock()
+    beat(holder(etcd, clock, "b"), B, 1)
+    clock.now += 3600
+
+    joiner = holder(etcd, clock, "c")
+    joiner.sync()
+
+    assert set(joiner.state.participants) == {B}
+
+
+def test_an_expired_lease_is_replaced_at_the_next_write() -> None:
+    etcd, clock = MemoryEtcd(), Clock()
+    state = holder(etcd, clock, "a")
+    beat(state, A, 1)
+    assert state.state.lease == 1
+    etcd.leases.clear()
+    clock.now += 3600
+    state.keep_lease()
+    etcd.leases.add(1)  # numbers are not used again
+    assert state.sync() is True
+    assert state.state.lease == 2
+
+
+def test_a_closed_port_tells_that_a_launcher_has_died_if_it_was_ever_open() -> None:
+    watcher, alive, dying = Presence("127.0.0.1"), Presence("127.0.0.1"), Presence("127.0.0.1")
+    node = {name: NodeDesc("127.0.0.1", number, 0) for number, name in enumerate("wad")}
+    stranger = NodeDesc("127.0.0.1", 9, 0)
+    ports = {node["a"]: alive.port, node["d"]: dying.port, stranger: closed_port()}
+
+    def ask() -> NodeDesc | None:
+        time.sleep(0.11)
+        alive._answer()
+        return watcher.find_dead(node["w"], ports)
+
+    assert [ask() for _ in range(6)] == [None] * 6
+    dying.close()
+    assert {ask() for _ in range(3)} == {None, node["d"]}
+    watcher.close()
+    alive.close()
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+def handler(etcd: MemoryEtcd, *, nnodes: tuple[int, int] = (1, 3), run_id: str = "job", **config: object) -> Any:
+    given = options({"last_call_timeout": "0.4", "join_timeout": "20", **config})
+    return EtcdRendezvousHandler.create(
+        cast(EtcdClient, etcd), given, run_id=run_id, min_nodes=nnodes[0], max_nodes=nnodes[1], local_addr="127.0.0.1"
+    )
+
+
+def together(*calls: Callable[[], Any], seconds: float = 20) -> list[Any]:
+    """Run at the same time; results in order, exceptions as results."""
+    results: list[Any] = [None] * len(calls)
+
+    def run(index: int) -> None:
+        try:
+            results[index] = calls[index]()
+        except Exception as error:  # noqa: BLE001
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+        assert not thread.is_alive(), "a rendezvous hangs"
+    return results
+
+
+@pytest.fixture
+def etcd(monkeypatch: pytest.MonkeyPatch) -> MemoryEtcd:
+    for variable in (GENERATION, RUN):
+        monkeypatch.setenv(variable, "")
+    return MemoryEtcd()
+
+
+def test_nodes_meet_and_export_their_generation(etcd: MemoryEtcd) -> None:
+    first, second = handler(etcd, nnodes=(2, 2)), handler(etcd, nnodes=(2, 2))
+
+    infos = together(first.next_rendezvous, second.next_rendezvous)
+
+    assert sorted(info.rank for info in infos) == [0, 1]
+    assert {info.world_size for info in infos} == {2}
+    assert len({(i.bootstrap_store_info.master_addr, i.bootstrap_store_info.master_port) for i in infos}) == 1
+    assert os.environ[GENERATION] == "1"
+    assert os.environ[RUN].startswith("job.")
+    assert first.run == second.run
+    assert first.num_nodes_waiting() == second.num_nodes_waiting() == 0
+    infos[0].store.set("key", b"value")
+    assert infos[1].store.get("key") == b"value"
+    for node in (first, second):
+        node.leave()
+
+
+def test_a_joiner_is_admitted_and_a_later_round_waits_for_nobody_else(etcd: MemoryEtcd) -> None:
+    first, joiner = handler(etcd, last_call_timeout="5"), handler(etcd, last_call_timeout="5")
+    together(first.next_rendezvous)
+
+    def carry_on() -> RendezvousInfo:
+        while not first.num_nodes_waiting():
+            time.sleep(0.02)
+        assert first.last_change == "joined"
+        start = time.monotonic()
+        info = first.next_rendezvous()
+        assert time.monotonic() - start < 3  # the last call of 5 s is for the first round
+        return cast(RendezvousInfo, info)
+
+    infos = together(carry_on, joiner.next_rendezvous)
+
+    assert [info.world_size for info in infos] == [2, 2]
+    assert first.generation == joiner.generation == 2
+    for node in (first, joiner):
+        node.leave()
+
+
+def test_a_node_that_leaves_is_missed_at_once_and_not_waited_for(etcd: MemoryEtcd) -> None:
+    nodes = [handler(etcd) for _ in range(3)]
+    together(*[node.next_rendezvous for node in nodes])
+
+    nodes[0].leave()
+    time.sleep(0.25)
+    assert [node.num_nodes_waiting() for node in nodes[1:]] == [1, 1]
+    assert [node.last_change for node in nodes[1:]] == ["left", "left"]
+    start = time.monotonic()
+    infos = together(*[node.next_rendezvous for node in nodes[1:]])
+
+    assert time.monotonic() - start < 2
+    assert [info.world_size for info in infos] == [2, 2]
+    for node in nodes[1:]:
+        node.leave()
+
+
+def test_a_node_whose_workers_failed_is_told_apart_from_one_that_left(etcd: MemoryEtcd) -> None:
+    nodes = [handler(etcd) for _ in range(3)]
+    together(*[node.next_rendezvous for node in nodes])
+
+    def survivor(node: Any) -> Any:
+        while not node.num_nodes_waiting():
+            time.sleep(0.02)
+        assert node.last_change == "regroup"
+        return node.next_rendezvous()
+
+    infos = together(nodes[0].next_rendezvous, lambda: survivor(nodes[1]), lambda: survivor(nodes[2]))
+
+    assert [info.world_size for info in infos] == [3, 3, 3]
+    for node in nodes:
+        node.leave()
+
+
+def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> None:
+    survivor, killed = handler(etcd), handler(etcd)
+    together(survivor.next_rendezvous, killed.next_rendezvous)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:  # so that the survivor has met the other's port
+        assert survivor.num_nodes_waiting() == 0
+        time.sleep(0.1)
+
+    killed._stop_heartbeats()
+    killed._executor._presence.close()
+    while not survivor.num_nodes_waiting():
+        assert time.monotonic() < deadline + 5
+        time.sleep(0.05)
+
+    assert survivor.last_change == "lost"
+    assert together(survivor.next_rendezvous)[0].world_size == 1
+    survivor.leave()
+
+
+def test_while_etcd_is_away_training_goes_on(etcd: MemoryEtcd) -> None:
+    node = handler(etcd)
+    together(node.next_rendezvous)
+    etcd.down = True
+    time.sleep(0.3)
+
+    assert node.num_nodes_waiting() == 0
+    node.leave()
+
+
+def test_an_evicted_node_comes_back(etcd: MemoryEtcd) -> None:
+    """As after a split brain: another node took it for dead and formed a world of its own."""
+    node, other = handler(etcd), handler(etcd)
+    together(node.next_rendezvous)
+    other._holder.sync()
+    other._holder.drop(node._this_node)
+    other._holder.mark_dirty()
+    other._holder.sync()
+    together(other.next_rendezvous)
+    time.sleep(0.25)
+
+    assert node.num_nodes_waiting() == 1
+    assert node.last_change == "evicted"
+
+    def carry_on() -> Any:
+        while not other.num_nodes_waiting():
+            time.sleep(0.02)
+        return other.next_rendezvous()
+
+    infos = together(node.next_rendezvous, carry_on)
+    assert [info.world_size for info in infos] == [2, 2]
+    for each in (node, other):
+        each.leave()
+
+
+@pytest.mark.parametrize("outcome", ["finished", "failed"])
+def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: str) -> None:
+    node = handler(etcd)
+    together(node.next_rendezvous)
+    node.close(outcome)
+    node.close("failed")  # the first word stands
+
+    late = handler(etcd)
+    error = together(late.next_rendezvous)[0]
+
+    assert isinstance(error, RendezvousClosedError)
+    assert str(error) == f"the job 'job' has {outcome} already; to run it again, give it another --rdzv-id"
+    assert late.outcome() == outcome
+
+
+def test_a_job_whose_etcd_was_wiped_is_not_taken_for_its_former_self(etcd: MemoryEtcd) -> None:
+    node = handler(etcd)
+    together(node.next_rendezvous)
+    before = node.run
+    etcd.keys.clear()
+    time.sleep(0.25)
+    assert node.num_nodes_waiting() == 1
+
+    together(node.next_rendezvous)
+
+    assert node.run != before
+    node.leave()
+
+
+def test_an_empty_run_id_is_refused(etcd: MemoryEtcd) -> None:
+    with pytest.raises(ValueError, match="--rdzv-id"):
+        handler(etcd, run_id="")
