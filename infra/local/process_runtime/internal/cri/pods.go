@@ -107,7 +107,9 @@ func onOwnNetwork(c *cri.PodSandboxConfig) bool {
 	return namespacesOf(c).GetNetwork() != cri.NamespaceMode_NODE
 }
 
-func hasOwnIPC(c *cri.PodSandboxConfig) bool { return namespacesOf(c).GetIpc() != cri.NamespaceMode_NODE }
+func hasOwnIPC(c *cri.PodSandboxConfig) bool {
+	return namespacesOf(c).GetIpc() != cri.NamespaceMode_NODE
+}
 
 // openPod makes what the pod's containers share. After a restart of the runtime it is made anew when first needed.
 func (s *Server) openPod(p *pod) error {
