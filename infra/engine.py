@@ -167,8 +167,16 @@ class Engine:
             except (OSError, ValueError):  # half-written by a killed run
                 owner = {}
             here = owner.get("hostname", socket.gethostname()) == socket.gethostname()
-            if here and not psutil.pid_exists(int(owner.get("pid", 0)) or 2**30):
+            if here and not _is_alive(int(owner.get("pid", 0))):
                 lock.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not yet waited for by its parent does not."""
+    try:
+        return pid > 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _json_lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:

@@ -136,7 +136,7 @@ def reclaim_spot_node(
 
 
 def training_process(pod: str) -> psutil.Process:
-    """The training process in a worker pod of this computer: the one that torch's agent gave a LOCAL_RANK.
+    """The training process in a worker pod of this computer.
 
     Raises:
         TrainyardError: there is none.
@@ -145,10 +145,12 @@ def training_process(pod: str) -> psutil.Process:
 
     for process in psutil.process_iter():
         try:
+            # The launcher names forked workers `rank-N`; those that it spawns have their rank in the environment.
             environment = process.environ()
+            trains = process.name().startswith("rank-") or "LOCAL_RANK" in environment
         except psutil.Error:
             continue
-        if environment.get("HOSTNAME") == pod and "LOCAL_RANK" in environment:
+        if trains and environment.get("HOSTNAME") == pod:
             return process
     raise TrainyardError(f"pod {pod} has no training process on this computer: it may just be starting. Try again.")
 

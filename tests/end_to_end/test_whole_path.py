@@ -40,7 +40,9 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
         self.folder = folder
-        self.environment = {**os.environ, "TRAINYARD_STATE_DIR": str(self.state)}
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.environment = {**os.environ, "TRAINYARD_STATE_DIR": str(self.state), "TMPDIR": str(self.temporary)}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -169,7 +171,7 @@ def test_kubectl_shows_what_a_real_cluster_would(stack: Stack) -> None:
 def test_a_wrong_job_is_refused_with_the_reason(stack: Stack) -> None:
     _, err = stack.run("submit", str(stack.job_file("upside-down", minReplicas=3, maxReplicas=2)), code=1)
     assert "the API server refuses ElasticJob upside-down" in err
-    assert "minReplicas (3) must not exceed maxReplicas (2)" in err
+    assert "minReplicas must not exceed maxReplicas" in err
 
 
 def test_a_job_in_the_old_spelling_is_accepted_and_its_unknown_image_named(stack: Stack) -> None:
@@ -253,13 +255,13 @@ def test_a_reclaimed_spot_node_costs_no_step_at_all(stack: Stack) -> None:
 def test_the_control_plane_is_restarted_in_the_middle_of_a_job_without_loss(stack: Stack) -> None:
     stack.run("submit", str(stack.job_file("restart")))
     eventually("three workers", lambda: stack.state_of("restart")["ready"] == 3)
-    pods = stack.kubectl("get", "pods", "-n", "training", "-l", "job-name=restart", "-o", "jsonpath='{..uid}'")
+    uids = ("get", "pods", "-n", "training", "-l", "job-name=restart", "-o", "jsonpath='{.items[*].metadata.uid}'")
+    pods = sorted(stack.kubectl(*uids).split())
     for part in stack.json("status")["processes"]:
         os.kill(part["pid"], signal.SIGKILL)
     assert stack.json("up")["changes"] == {"same": 23}
     assert stack.json("submit", str(stack.job_file("restart")), "--wait")["jobs"][0]["state"] == "Succeeded"
-    after = stack.kubectl("get", "pods", "-n", "training", "-l", "job-name=restart", "-o", "jsonpath='{..uid}'")
-    assert after == pods
+    assert sorted(stack.kubectl(*uids).split()) == pods
     stack.assert_each_image_was_used_once_in_each_epoch("restart")
 
 
@@ -293,11 +295,10 @@ def test_a_killed_up_is_finished_by_the_next(stack: Stack, seconds: float) -> No
 
 def test_down_leaves_no_process_no_port_and_no_file_outside_the_state_folder(stack: Stack) -> None:
     status = stack.json("status")
-    temporary = set(Path(tempfile.gettempdir()).iterdir())
     stack.run("down", "--yes")
     assert stack.processes() == []
     assert all(ports.is_free(part["port"]) for part in status["processes"] if part["port"])
     assert sorted(path.name for path in stack.state.iterdir()) == ["lock", "logs", "pulumi"]
-    assert set(Path(tempfile.gettempdir()).iterdir()) <= temporary
+    assert list(stack.temporary.iterdir()) == []
     assert stack.run("jobs", code=1)[1].rstrip().endswith("Start it: trainyard up -s local")
     stack.run("down", "--yes")

@@ -53,6 +53,7 @@ PRELOAD: Final = "TRAINYARD_PRELOAD"
 START_TIMEOUT: Final = timedelta(seconds=30)
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _HEADER = struct.Struct("!I")
 
 
@@ -360,6 +361,7 @@ def _serve(connection: socket.socket) -> Job:
 def _become_worker(template: int, job: Job, stdout: int, stderr: int) -> None:
     os.setsid()
     _die_with_parent(template)
+    _name_process(f"rank-{job.environment.get('RANK', '?')}")
     handled = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
     for number in handled:
         with contextlib.suppress(OSError, ValueError):
@@ -419,6 +421,11 @@ def _read_request(connection: socket.socket) -> tuple[Job, int, int] | None:
         return None
     stdout, stderr = descriptors
     return Job.from_json(payload), stdout, stderr
+
+
+def _name_process(name: str) -> None:
+    """What `ps` and `top` show (at most 15 bytes): a forked worker looks like its launcher otherwise."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _die_with_parent(parent: int) -> None:
