@@ -521,7 +521,19 @@ def test_a_killed_node_is_noticed_and_its_pods_are_evicted(local: Local) -> None
     wait_for("pod is evicted", lambda: local.get("pod", "victim-0")["metadata"].get("deletionTimestamp"))
     conditions = local.get("pod", "victim-0")["status"]["conditions"]
     assert "DeletionByTaintManager" in [item.get("reason") for item in conditions if item["type"] == "DisruptionTarget"]
-    local.up()  # the machine comes back and its kubelet ends the pod
+    # The pod stays until somebody knows that the machine is gone for good.
+    assert local.get("pod", "victim-0")
+    replacement = local.cluster().replace(node)
+    assert "victim-0" not in local.kubectl("get", "pods")
+    assert replacement.name in local.kubectl("get", "nodes")
+
+
+def test_a_killed_node_that_comes_back_ends_the_pods_that_were_evicted(local: Local) -> None:
+    local.apply(pod("victim-0", "sleep 600", gpus=1))
+    wait_for("pod runs", lambda: local.get("pod", "victim-0")["status"]["phase"] == "Running")
+    local.cluster().kill(local.get("pod", "victim-0")["spec"]["nodeName"])
+    local.kubectl("delete", "pod", "victim-0", "--wait=false")
+    local.up()
     wait_for("pod is gone", lambda: "victim-0" not in local.kubectl("get", "pods"))
 
 

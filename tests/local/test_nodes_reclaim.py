@@ -8,7 +8,7 @@ import pytest
 from lightkube import ApiError, Client
 
 from infra.local.nodes import reclaim
-from infra.local.nodes.reclaim import NOTICE_TAINT, RECLAIM_AT, drain, give_notice
+from infra.local.nodes.reclaim import NOTICE_TAINT, RECLAIM_AT, drain, free_pods, give_notice
 
 
 def api_error(code: int) -> ApiError:
@@ -24,6 +24,7 @@ class FakeClient:
         self.conflicts = conflicts
         self.evictions: list[tuple[str, int]] = []
         self.patches: list[dict[str, Any]] = []
+        self.deleted: list[tuple[str, int]] = []
 
     def list(self, _kind: object, **_selection: object) -> list[Any]:
         return [SimpleNamespace(to_dict=lambda pod=pod: pod) for pod in self.pods]
@@ -34,6 +35,9 @@ class FakeClient:
             raise api_error(429)
         self.evictions.append((name, eviction.deleteOptions.gracePeriodSeconds))
         self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
+
+    def delete(self, _kind: object, name: str, *, grace_period: int, **_: object) -> None:
+        self.deleted.append((name, grace_period))
 
     def get(self, _kind: object, _name: str) -> Any:
         taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
@@ -106,3 +110,12 @@ def test_pods_that_are_over_or_of_a_daemon_set_are_not_waited_for() -> None:
     client = FakeClient(pod("done", phase="Succeeded"), pod("daemon", metadata=owner))
     run(client, soon())
     assert not client.evictions
+
+
+def test_pods_of_a_machine_that_is_gone_are_given_up_as_the_collector_would() -> None:
+    client = FakeClient(pod("running"), pod("done", phase="Succeeded"))
+    free_pods(cast(Client, client), "gpu-1")
+    assert client.deleted == [("running", 0), ("done", 0)]
+    [patch] = client.patches
+    assert patch["status"]["phase"] == "Failed"
+    assert patch["status"]["conditions"][0]["type"] == "DisruptionTarget"

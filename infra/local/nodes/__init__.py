@@ -23,7 +23,7 @@ from infra.local.control_plane import LOOPBACK, ControlPlane
 from infra.local.control_plane.pki import Subject
 from infra.local.errors import LocalClusterError
 from infra.local.nodes import kubelet
-from infra.local.nodes.reclaim import RECLAIM_AT, Reclaimed, drain, give_notice
+from infra.local.nodes.reclaim import RECLAIM_AT, Reclaimed, drain, free_pods, give_notice
 from infra.local.nodes.spec import LAST_NUMBER, Machine, NodeSpec, ordinal_of, plan, renamed
 from infra.local.processes import Processes, tail
 from infra.local.progress import Progress, Silent
@@ -172,9 +172,10 @@ class Nodes:
             time.sleep(0.15)
 
     def remove(self, name: str) -> None:
-        """End a node, delete its Node object, which frees its pods, and forget it."""
+        """End a node, delete its Node object, give up its pods, and forget it."""
         self._processes.stop(PROCESS_PREFIX + name, grace=STOP_GRACE)
         self._delete_object(name)
+        free_pods(self._client(), name)
         self._forget(name)
 
     def stop(self) -> list[str]:
@@ -348,6 +349,7 @@ class Nodes:
         for folder in self._state.folder("nodes").iterdir():
             if folder.is_dir() and folder.name not in known:
                 self._delete_object(folder.name)
+                free_pods(self._client(), folder.name)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _forget(self, name: str) -> None:

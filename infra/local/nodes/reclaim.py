@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta
-from lightkube.resources.core_v1 import Node, Pod, PodEviction
+from lightkube.resources.core_v1 import Node, Pod, PodEviction, PodStatus
 from lightkube.types import PatchType
 
 # What aws-node-termination-handler puts on a node that gets an interruption notice.
@@ -73,6 +73,31 @@ def drain(client: Client, node: str, deadline: datetime) -> datetime:
             if pod["metadata"]["uid"] not in asked and _evict(client, pod, (deadline - now).total_seconds()):
                 asked.add(pod["metadata"]["uid"])
         time.sleep(_POLL)
+
+
+def free_pods(client: Client, node: str) -> None:
+    """Give up the pods of a machine that is known to be gone, as Kubernetes' pod garbage collector would.
+
+    The collector waits for about a minute after the Node is gone, because it can't know that nothing runs any more.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByPodGC",
+        "message": "PodGC: node no longer exists",
+        "lastTransitionTime": now,
+    }
+    for pod in _pods(client, node):
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        try:
+            if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+                patch = {"status": {"phase": "Failed", "conditions": [condition]}}
+                client.patch(PodStatus, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC)
+            client.delete(Pod, name, namespace=namespace, grace_period=0)
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
 
 
 def _pods(client: Client, node: str) -> list[dict[str, Any]]:
