@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ class Engine:
     """Variables that make the CLI use this stack's state, and no other."""
     backend: Path | None
     """Folder of the file backend; None where the user's own backend is used."""
+    scratch: Path
+    """Folder for temporary files: the Kubernetes provider writes the kubeconfig, keys and all, into one."""
 
     def run(self, operation: Operation, on_step: Callable[[str], None] = lambda _: None) -> Summary:
         """Carry out an operation without asking back.
@@ -83,7 +86,8 @@ class Engine:
             "refresh": ["--yes", "--skip-preview"],
             "preview": [],
         }[operation]
-        return self._events(operation, arguments, on_step)
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.scratch) as temporary:
+            return self._events(operation, arguments, on_step, temporary)
 
     def outputs(self) -> dict[str, Any]:
         """What the program exported at the last `up`; empty before the first."""
@@ -98,14 +102,21 @@ class Engine:
             if done.returncode != 0:
                 raise EngineRunError(f"the state of stack {self.stack} cannot be removed: {done.stderr.strip()}")
 
-    def _events(self, operation: Operation, arguments: list[str], on_step: Callable[[str], None]) -> Summary:
+    def _events(
+        self, operation: Operation, arguments: list[str], on_step: Callable[[str], None], temporary: str
+    ) -> Summary:
         summary = Summary()
         problems: list[str] = []
         failed: list[str] = []
         process = subprocess.Popen(
             [str(self.pulumi), *arguments],
             cwd=self.project,
-            env={**os.environ, **self.environment, "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true"},
+            env={
+                **os.environ,
+                **self.environment,
+                "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true",
+                "TMPDIR": temporary,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

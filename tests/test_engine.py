@@ -23,7 +23,7 @@ def engine(folder: Path, script: str) -> Engine:
     stacks = folder / "backend/.pulumi/stacks/trainyard"
     stacks.mkdir(parents=True)
     (stacks / "local.json").write_text("{}")
-    return Engine(folder, "local", pulumi, {}, folder / "backend")
+    return Engine(folder, "local", pulumi, {}, folder / "backend", folder)
 
 
 def says(*events: dict[str, object]) -> str:
@@ -42,6 +42,13 @@ def test_a_run_reports_each_resource_and_the_counts(tmp_path: Path) -> None:
     assert result.changes == {"create": 1, "same": 3}
     assert result.changed == 1
     assert result.sentence() == "1 to create"
+
+
+def test_temporary_files_of_a_run_are_private_and_go_with_it(tmp_path: Path) -> None:
+    runner = engine(tmp_path, 'echo key > "$TMPDIR/kubeconfig"; stat -c %a "$TMPDIR" > "$TMPDIR/../mode"')
+    runner.run("up")
+    assert (tmp_path / "mode").read_text().strip() == "700"
+    assert list(tmp_path.rglob("kubeconfig")) == []
 
 
 def test_nothing_to_do_is_said_as_such() -> None:

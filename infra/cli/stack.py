@@ -202,6 +202,8 @@ def _remove(workspace: Workspace, steps: Steps) -> dict[str, int]:
     with steps.step("nodes and control plane"):
         cluster.down()
         cluster.erase()
+        for left in workspace.state_directory.glob("pulumi/run-*"):  # of engine runs that were killed
+            shutil.rmtree(left)
     return changes
 
 

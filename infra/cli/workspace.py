@@ -134,6 +134,7 @@ class Workspace:
             pulumi=pulumi.path,
             environment=environment,
             backend=Path(backend.removeprefix("file://")) if backend.startswith("file://") else None,
+            scratch=self.state.folder("pulumi"),
         )
 
     def build_engines(self, steps: Steps) -> None:

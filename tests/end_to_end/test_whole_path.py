@@ -68,9 +68,11 @@ class Stack:
 
     def shell(self, command: str) -> str:
         """Run a line in a shell after `eval "$(trainyard env)"`, as the README says."""
+        # Plain pulumi: its provider leaves a temporary file behind, which is not the command's to clean up.
+        environment = {**self.environment, "TMPDIR": tempfile.gettempdir()}
         script = f'set -e; eval "$({TRAINYARD} env)"; cd {CHECKOUT}; {command}'
         done = subprocess.run(
-            ["bash", "-c", script], env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
