@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def is_free(port: int, address: str = "127.0.0.1") -> bool:
             probe.listen(1)
         except OSError:
             return False
+    return True
+
+
+def becomes_free(port: int, seconds: float = 1.0) -> bool:
+    """Like `is_free`, with patience: a killed server's process is gone a moment before its port is."""
+    deadline = time.monotonic() + seconds
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
     return True
 
 
@@ -53,7 +64,7 @@ def choose(key: str, count: int, taken: Iterable[int] = ()) -> list[int]:
 
 def require_free(port: int, purpose: str, setting: str) -> None:
     """Raise a plain error, with the listener's name where it is known, when a port that the user fixed is taken."""
-    if is_free(port):
+    if becomes_free(port):
         return
     raise LocalClusterError(
         f"port {port} on 127.0.0.1, wanted for {purpose}, is taken",

@@ -1,6 +1,7 @@
 """Ports and loopback networks: free ones, the same again, and a plain word when a fixed one is taken."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def test_ports_in_use_are_passed_over() -> None:
     with socket.create_server(("127.0.0.1", first)):
         assert ports.choose("a key", 1) != [first]
     assert ports.choose("a key", 1, taken=[first]) != [first]
+
+
+def test_a_port_that_is_about_to_be_free_is_waited_for(taken: int) -> None:
+    assert not ports.becomes_free(taken, seconds=0.05)
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Timer(0.2, server.close).start()
+    assert ports.becomes_free(server.getsockname()[1], seconds=5)
 
 
 def test_ports_stay_clear_of_outgoing_connections() -> None:

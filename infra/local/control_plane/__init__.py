@@ -200,7 +200,7 @@ class ControlPlane:
                 continue
             if field == "api_server" and self._fixed_port is not None:
                 ports.require_free(self._fixed_port, "the API server", "apiServerPort in the stack file")
-            elif not wanted[field] or not ports.is_free(wanted[field]):
+            elif not wanted[field] or not ports.becomes_free(wanted[field]):
                 wanted[field] = ports.choose(f"{self._state.directory}:{field}", 1, wanted.values())[0]
         chosen = Ports(**wanted)
         self._state.write_json(self._folder / "ports.json", vars(chosen))
