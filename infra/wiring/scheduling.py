@@ -63,8 +63,3 @@ def tolerations_for(pools: Iterable[NodePool]) -> list[dict[str, str]]:
     """Tolerations of a workload that may run on any of these pools, each once, in a stable order."""
     wanted = {taint for pool in pools for taint in taints_of(pool)}
     return [taint.toleration() for taint in (GPU_TAINT, SPOT_TAINT) if taint in wanted]
-
-
-def largest_gpu_request(pools: Iterable[NodePool]) -> int:
-    """The most GPUs that one pod can ever get from these pools."""
-    return max((pool.gpus_per_node for pool in pools if pool.nodes), default=0)

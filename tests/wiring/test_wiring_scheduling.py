@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.settings import NodePool
-from infra.wiring.scheduling import largest_gpu_request, labels_of, taints_of, tolerations_for
+from infra.clusters import CHECKOUT
+from infra.settings import NodePool, read_stack_file
+from infra.wiring.scheduling import labels_of, taints_of, tolerations_for
 
 pools = st.builds(
     NodePool,
@@ -52,6 +54,8 @@ def test_a_plain_pool_takes_everything() -> None:
     assert taints_of(NodePool(name="system")) == ()
 
 
-def test_the_largest_request_looks_at_pools_that_have_nodes() -> None:
-    assert largest_gpu_request([NodePool(name="a", gpus_per_node=8, nodes=0), NodePool(name="b", gpus_per_node=2)]) == 2
-    assert largest_gpu_request([]) == 0
+def test_the_example_job_tolerates_every_gpu_pool_of_the_local_stack() -> None:
+    settings = read_stack_file(CHECKOUT / "Pulumi.local.yaml", "local")
+    job = yaml.safe_load((CHECKOUT / "training/examples/digits.yaml").read_text())
+    tolerations = job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["tolerations"]
+    assert tolerations == tolerations_for(pool for pool in settings.node_pools if pool.gpus_per_node)
