@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def engine(folder: Path, script: str) -> Engine:
     return Engine(folder, "local", pulumi, {}, folder / "backend", folder)
 
 
-def says(*events: dict[str, object]) -> str:
+def says(*events: Mapping[str, object]) -> str:
     return "\n".join(f"echo '{json.dumps(event)}'" for event in events)
 
 

@@ -127,4 +127,4 @@ def test_the_engine_hands_over_the_same_settings_as_text(tmp_path: Path) -> None
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     settings = Settings(target="local")
     with pytest.raises(Exception, match="frozen"):
-        settings.namespace = "other"  # type: ignore[misc]
+        settings.namespace = "other"
