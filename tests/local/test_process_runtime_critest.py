@@ -1,7 +1,7 @@
 """CRI's own validation suite, critest, against the process runtime: as root where we are root, and as an ordinary user.
 
-`infra/local/process_runtime/critest/excluded.yaml` lists the specs that cannot hold, each with its reason. Every other one
-must pass, and none of the listed ones may.
+`infra/local/process_runtime/critest/excluded.yaml` lists the specs that cannot hold, each with its reason. Every other
+one must pass, and none of the listed ones may.
 """
 
 import hashlib
@@ -139,14 +139,14 @@ def run_half(programs: Path, node: Path, who: str, arguments: list[str]) -> list
     """Runs one half of the suite and gives its specs."""
     write_node(node, programs / "image")
     not_run = "|".join(re.escape(entry["spec"]) for entry in EXCLUDED if entry.get("run") is False)
-    command = ["sh", "-c", RUN, "sh", programs, node, *arguments, f"--ginkgo.skip={not_run}"]
+    command = ["sh", "-c", RUN, "sh", str(programs), str(node), *arguments, f"--ginkgo.skip={not_run}"]
     as_user: list[str] = []
     if os.geteuid() == 0:
         os.chown(node, *(2 * (0 if who == "root" else NOBODY,)))
         if who != "root":
             as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     done = subprocess.run(
-        [*as_user, programs / "isolate", *command],
+        [*as_user, str(programs / "isolate"), *command],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(node), "TMPDIR": "/tmp"},  # noqa: S108
         capture_output=True,
         text=True,
