@@ -192,13 +192,20 @@ class Cluster:
     def run_pods(self, namespace: str, node: str) -> dict[str, Object]:
         """What scheduler and kubelets do in a healthy cluster: pods are bound, run, and end when told to."""
         for name, pod in self.pods(namespace).items():
-            if pod["metadata"].get("deletionTimestamp"):
-                self.remove(namespace, name)
-            elif pod["status"]["phase"] == "Pending":
-                if not pod["spec"].get("nodeName"):
-                    self.bind(namespace, name, node)
-                self.phase(namespace, name, "Running")
+            try:
+                self._care_for(namespace, name, pod, node)
+            except ApiRefusalError as refusal:
+                if refusal.code != 404:  # deleted since it was listed
+                    raise
         return {name: pod for name, pod in self.pods(namespace).items() if not pod["metadata"].get("deletionTimestamp")}
+
+    def _care_for(self, namespace: str, name: str, pod: Object, node: str) -> None:
+        if pod["metadata"].get("deletionTimestamp"):
+            self.remove(namespace, name)
+        elif pod["status"]["phase"] == "Pending":
+            if not pod["spec"].get("nodeName"):
+                self.bind(namespace, name, node)
+            self.phase(namespace, name, "Running")
 
     def wait_running(self, namespace: str, number: int, node: str, within: float = 10.0) -> dict[str, Object]:
         """Plays kubelet until exactly so many pods run."""

@@ -264,6 +264,17 @@ def code_of(error: Exception) -> int | None:
     return error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else None
 
 
+def explain(error: Exception) -> str:
+    """What went wrong with a call, in one line."""
+    if isinstance(error, ApiError):
+        return str(error)
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"the API server answers {error.response.status_code} {error.response.reason_phrase}"
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
 def _scope(kind: Resource, namespace: str | None) -> str | None:
     if issubclass(kind, Node):
         return None

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 import httpx2
 
 from training.controller import client
-from training.controller.client import CONFLICT, NOT_FOUND, Api, Object, code_of
+from training.controller.client import CONFLICT, NOT_FOUND, Api, Object, code_of, explain
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15
 RENEW_WITHIN = 10.0  # seconds
 RETRY_EVERY = 2.0  # seconds
+RELEASE_WITHIN = 5.0  # seconds
 
 
 class LeaderLease:
@@ -42,7 +43,7 @@ class LeaderLease:
                     log.info("waiting: another controller leads", extra={"lease": f"{self._namespace}/{self._name}"})
                     waiting = True
             except (httpx2.HTTPError, TimeoutError) as error:
-                log.warning("cannot take the lease %s/%s: %s", self._namespace, self._name, error)
+                log.warning("cannot take the lease %s/%s: %s", self._namespace, self._name, explain(error))
             await asyncio.sleep(RETRY_EVERY)
 
     async def hold(self) -> None:
@@ -57,7 +58,7 @@ class LeaderLease:
                     else:
                         return
             except (httpx2.HTTPError, TimeoutError) as error:
-                log.warning("cannot renew the lease %s/%s: %s", self._namespace, self._name, error)
+                log.warning("cannot renew the lease %s/%s: %s", self._namespace, self._name, explain(error))
 
     async def release(self) -> None:
         """Gives the lease up, so that the next controller need not wait for it to run out."""
@@ -67,10 +68,11 @@ class LeaderLease:
         lease = {**self._held, "spec": spec | {"leaseDurationSeconds": 1, "renewTime": _now()}}
         self._held = None
         try:
-            await self._api.update(client.Lease, lease)
+            async with asyncio.timeout(RELEASE_WITHIN):
+                await self._api.update(client.Lease, lease)
             log.info("released the lease")
-        except httpx2.HTTPError as error:
-            log.warning("cannot release the lease %s/%s: %s", self._namespace, self._name, error)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            log.warning("cannot release the lease %s/%s: %s", self._namespace, self._name, explain(error))
 
     async def _try(self) -> bool:
         try:

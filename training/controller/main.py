@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ConfigError
 
-from training.controller.client import CONFLICT, Api, code_of
+from training.controller.client import CONFLICT, Api, code_of, explain
 from training.controller.executor import Executor, RefusedError, job_record
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
@@ -31,6 +31,8 @@ log = logging.getLogger("training.controller")
 WORKERS = 8
 """Jobs that are worked on at the same time."""
 EXIT_USAGE = 2
+SHUTDOWN_SECONDS = 5.0
+"""Time for calls in flight at the end, and for giving up the lease."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -83,9 +85,10 @@ class Controller:
                 election.result()
         finally:
             self._leading = False
-            for task in (election, stopping, *informers):
+            tasks = (election, stopping, *informers)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(election, stopping, *informers, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=SHUTDOWN_SECONDS)
             await self._lease.release()
 
     async def _lead(self) -> None:
@@ -118,7 +121,7 @@ class Controller:
                 if code_of(error) == CONFLICT:
                     log.debug("the job has changed meanwhile; next try in %.1f s", wait, extra={"job": key})
                     continue
-                log.warning("call failed: %s; next try in %.1f s", error or repr(error), wait, extra={"job": key})
+                log.warning("call failed: %s; next try in %.1f s", explain(error), wait, extra={"job": key})
             except asyncio.CancelledError:
                 self._queue.done(key)
                 self._queue.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 FIRST_RETRY = 0.2  # seconds
@@ -42,10 +43,10 @@ class KeyQueue:
                 self._working.add(key)
                 return key
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), None if key is None else due - now)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                # not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event
+                async with asyncio.timeout(None if key is None else due - now):
+                    await self._changed.wait()
 
     def done(self, key: str, busy_seconds: float = 0.0) -> None:
         """The key was worked on, which kept the loop busy for so long (waiting for answers not counted)."""

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import httpx2
 import msgspec
 
-from training.controller.client import GONE, Api, Object, Resource, code_of
+from training.controller.client import GONE, Api, Object, Resource, code_of, explain
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Informer(Generic[R]):
                     version = ""
                 elif code_of(error) is not None:
                     version = ""
-                    log.warning("cannot watch %s: %s", self._kind.__name__, error)
+                    log.warning("cannot watch %s: %s", self._kind.__name__, explain(error))
                 await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 -- jitter, not a secret
                 pause = min(pause * 2, LONGEST_PAUSE)
 
