@@ -103,7 +103,7 @@ func (c *lone) listen() {
 func (c *lone) launch(id int, p *Process, files []*os.File) {
 	defer closeAll(files)
 	var terminal *os.File
-	pid, err := func() (int, error) {
+	_, err := func() (int, error) {
 		attributes := c.attributes()
 		streams := files
 		if p.Terminal {
@@ -137,6 +137,13 @@ func (c *lone) launch(id int, p *Process, files []*os.File) {
 		}
 		c.processes[pid] = id
 		c.reap.Signal()
+		// Still under the lock: the reaper must not tell of the end of a process before its start was told.
+		answer := reply{Kind: "started", ID: id, PID: pid}
+		if terminal == nil {
+			_ = c.wire.send(answer)
+		} else {
+			_ = c.wire.send(answer, terminal)
+		}
 		return pid, nil
 	}()
 	if err != nil {
@@ -146,13 +153,9 @@ func (c *lone) launch(id int, p *Process, files []*os.File) {
 		}
 		return
 	}
-	answer := reply{Kind: "started", ID: id, PID: pid}
-	if terminal == nil {
-		_ = c.wire.send(answer)
-		return
+	if terminal != nil {
+		_ = terminal.Close()
 	}
-	defer terminal.Close()
-	_ = c.wire.send(answer, terminal)
 }
 
 // attributes of a process: its own session, its user.
