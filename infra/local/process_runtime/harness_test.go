@@ -123,7 +123,10 @@ func (n *testNode) start(environment ...string) {
 	must(n.t, n.process.Start())
 	connection, err := grpc.NewClient("unix://"+n.dir+"/node/cri.sock",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, MaxDelay: 50 * time.Millisecond}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: time.Second,
+			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond},
+		}))
 	must(n.t, err)
 	n.t.Cleanup(func() { _ = connection.Close() })
 	n.runtime, n.images = runtimeapi.NewRuntimeServiceClient(connection), runtimeapi.NewImageServiceClient(connection)
