@@ -7,7 +7,7 @@
 Options and `PET_*` variables are torchrun's own; its parser reads them. What is different:
 
 * Backend `etcd` is served by our `etcd-v3` (`training.launch.rendezvous`); etcd has no v2 API any more.
-* Workers fork from a process that has imported torch (`training.launch.workers`).
+* Workers fork from a process that has imported torch (`training.launch.template`).
 * A node that gets SIGTERM leaves the job at once, and its exit code says what became of it
   (`training.launch.exit_codes`).
 * The stores of a round are not shared with the next (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` unless set): with torch's
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     # Slow imports (seconds) only after the handlers are set, and once for launcher and workers together.
-    from training.launch.workers import START, Job, Template, factory, run_job  # noqa: PLC0415
+    from training.launch import workers  # noqa: PLC0415
+    from training.launch.template import Job, Template, run_job  # noqa: PLC0415
 
     try:
         args = parse(argv)
@@ -62,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _usage(error)
 
     template: Template | None = None
-    if os.environ.get(START, "fork") == "fork" and not args.no_python and not args.run_path:
-        forked = Template.fork()
+    if os.environ.get(workers.START, "fork") == "fork" and not args.no_python and not args.run_path:
+        forked = Template.fork(workers.modules())
         if isinstance(forked, Job):
             run_job(forked)  # we are a worker now; does not return
         template = forked
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if template is not None:
-            torch_private.replace_subprocess_factory(factory(template))
+            torch_private.replace_subprocess_factory(workers.factory(template))
         return _launch(args, template)
     except UsageError as error:
         return _usage(error)

@@ -1,0 +1,227 @@
+"""Jobs of real launchers, real etcd and real training on this computer, with everything that happens to nodes."""
+
+import json
+import os
+import re
+import signal
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_agents import Etcd, Job, etcd_server, wait_for
+
+from training.launch import exit_codes
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
+
+EPOCHS, NUM_SAMPLES = 8, 1500
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with etcd_server(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def digits(tmp_path: Path, etcd: Etcd) -> Iterator[Job]:
+    """The digits example, slowed down so that there is time for accidents."""
+    script = [
+        *("-m", "training.examples.digits", f"--checkpoints={tmp_path / 'checkpoints'}"),
+        *(f"--ledger={tmp_path / 'ledger'}", f"--epochs={EPOCHS}", "--step-seconds=0.1", "--checkpoint-every=10"),
+    ]
+    job = Job(tmp_path, etcd, script, run=tmp_path.name)
+    yield job
+    job.stop()
+
+
+def check_that_the_model_is_what_it_would_have_been(job: Job) -> None:
+    """Every sample of every epoch was consumed exactly once by the steps that count, and the result is as good."""
+    last: dict[int, list[int]] = {}
+    for line in (job.folder / "ledger").read_text().splitlines():
+        entry = json.loads(line)
+        last[entry["step"]] = entry["ids"]  # a step that was made again has a later line
+    consumed = Counter(number for ids in last.values() for number in ids)
+    assert consumed == dict.fromkeys(range(NUM_SAMPLES), EPOCHS)
+    assert sorted(last) == list(range(1, len(last) + 1))
+    (result,) = {(event["step"], event["accuracy"]) for event in job.events("finished")}
+    assert result[0] == len(last)
+    assert result[1] >= 0.95, job.tail()
+    # Never two worlds at once: within a generation steps are written by one rank 0, and generations do not overlap.
+    steps = job.events("step")
+    generations = [event["generation"] for event in steps]
+    assert generations == sorted(generations), "an older world went on training"
+
+
+def test_a_job_survives_every_loss_and_finishes_as_if_nothing_had_happened(digits: Job) -> None:
+    """Worker killed, node told to go, node joins, launcher killed with its worker: one after the other."""
+    first, second = digits.start("first"), digits.start("second")
+    digits.wait_for_step(12, world_size=2)
+
+    os.kill(second.worker(), signal.SIGKILL)
+    digits.wait_for_step(25, generation=2, world_size=2)
+
+    joiner = digits.start("joiner")
+    wait_for(lambda: joiner.events("notice"), "the joiner to be ready")
+    before = digits.events("step")[-1]["step"]
+    digits.wait_for_step(before + 10, generation=3, world_size=3)
+
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait() == exit_codes.PREEMPTED
+    before = digits.events("step")[-1]["step"]
+    digits.wait_for_step(before + 5, generation=4, world_size=2)
+
+    worker = joiner.worker()
+    joiner.process.kill()
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), "the killed launcher's worker to end", 10)
+    before = digits.events("step")[-1]["step"]
+    digits.wait_for_step(before + 5, generation=5, world_size=1)
+
+    assert first.wait(120) == exit_codes.FINISHED, digits.tail()
+    check_that_the_model_is_what_it_would_have_been(digits)
+    resumes = digits.events("resume")
+    assert [event["world_size"] for event in resumes] == [2, 2, 3, 2, 1]
+    for index, lost_at_most in ((1, 10), (2, 0), (3, 0), (4, 10)):  # nothing is lost where there was notice
+        done = max(event["step"] for event in digits.events("step") if event["generation"] == index)
+        assert done - resumes[index]["step"] <= lost_at_most
+
+    late = digits.start("late")
+    assert late.wait() == exit_codes.FINISHED
+    assert "has finished already" in late.log.read_text()
+
+
+def test_all_nodes_told_to_go_save_and_are_continued_by_new_ones(digits: Job) -> None:
+    old = [digits.start("a"), digits.start("b")]
+    digits.wait_for_step(5, world_size=2)
+    for agent in old:
+        agent.process.send_signal(signal.SIGTERM)
+    assert [agent.wait() for agent in old] == [exit_codes.PREEMPTED] * 2
+    stopped_at = digits.events("step")[-1]["step"]
+
+    new = digits.start("c")
+    digits.wait_for_step(stopped_at + 1)
+    assert digits.events("resume")[-1]["step"] == stopped_at
+    new.process.send_signal(signal.SIGTERM)
+    assert new.wait() == exit_codes.PREEMPTED
+
+
+def script_job(tmp_path: Path, etcd: Etcd, source: str, *args: str, nnodes: str = "1:3") -> Job:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(source))
+    return Job(tmp_path, etcd, [str(script), *args], nnodes=nnodes, run=tmp_path.name)
+
+
+# A plain DDP program that knows nothing of Trainyard, with the checkpoint that torchrun's documentation asks for.
+PLAIN = """
+    import os, time, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    start = torch.load("plain.pt") if os.path.exists("plain.pt") else 0
+    for step in range(start + 1, 61):
+        model(torch.ones(2, 4)).sum().backward()
+        dist.barrier()
+        if rank == 0:
+            torch.save(step, "plain.tmp")
+            os.replace("plain.tmp", "plain.pt")
+            print(f"STEP {step} {world} {time.time()}", flush=True)
+        time.sleep(0.1)
+"""
+
+
+def plain_steps(job: Job) -> list[tuple[int, int]]:
+    found = [re.findall(r"^STEP (\d+) (\d+)", agent.log.read_text(), re.MULTILINE) for agent in job.agents]
+    return sorted((int(step), int(world)) for matches in found for step, world in matches)
+
+
+def test_a_plain_ddp_program_recovers_without_knowing_of_us(tmp_path: Path, etcd: Etcd) -> None:
+    job = script_job(tmp_path, etcd, PLAIN)
+    try:
+        stays, goes = job.start("a"), job.start("b")
+        wait_for(lambda: any(step >= 5 and world == 2 for step, world in plain_steps(job)), "five steps")
+        os.kill(goes.worker(), signal.SIGKILL)
+        wait_for(lambda: len({event["generation"] for event in job.events("rendezvous")}) == 2, "a second world")
+        before = plain_steps(job)[-1][0]
+        wait_for(lambda: any(step > before + 2 and world == 2 for step, world in plain_steps(job)), "steps of two")
+        goes.process.send_signal(signal.SIGTERM)
+        assert goes.wait() == exit_codes.of_signal(signal.SIGTERM)
+        wait_for(lambda: any(world == 1 for _, world in plain_steps(job)), "steps of one")
+        assert stays.wait() == exit_codes.FINISHED
+        assert {step for step, _ in plain_steps(job)} == set(range(1, 61))
+    finally:
+        job.stop()
+
+
+def test_etcd_may_go_away_and_come_back_while_training_goes_on(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server:
+        job = script_job(tmp_path, server, PLAIN)
+        try:
+            agents = [job.start("a"), job.start("b")]
+            wait_for(lambda: any(step >= 3 and world == 2 for step, world in plain_steps(job)), "three steps")
+            server.stop()
+            before = plain_steps(job)[-1][0]
+            time.sleep(1)
+            server.start()
+            assert [agent.wait() for agent in agents] == [0, 0], job.tail()
+            assert plain_steps(job)[-1][0] == 60 > before
+            assert {event["generation"] for event in job.events("rendezvous")} == {1}
+        finally:
+            job.stop()
+
+
+EXITS = """
+    import os, sys
+    print("RAN", os.environ["TRAINYARD_GENERATION"], flush=True)
+    if sys.argv[1] == "first-only":
+        sys.exit(75 if os.environ["TRAINYARD_GENERATION"] == "1" else 0)
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "runs"),
+    [
+        ("78", exit_codes.DO_NOT_RESTART, 1),  # the script says that it is pointless
+        ("1", exit_codes.FAILED, 4),  # three more attempts without a step, then enough
+        ("first-only", exit_codes.FINISHED, 2),  # stopped at a checkpoint: free of charge
+    ],
+)
+def test_what_follows_from_an_exit_code(tmp_path: Path, etcd: Etcd, argument: str, code: int, runs: int) -> None:
+    job = script_job(tmp_path, etcd, EXITS, argument)
+    try:
+        agent = job.start("a")
+        assert agent.wait() == code, job.tail()
+        assert agent.log.read_text().count("RAN") == runs
+        late = job.start("late")
+        assert late.wait() == (exit_codes.FINISHED if code == exit_codes.FINISHED else exit_codes.FAILED)
+    finally:
+        job.stop()
+
+
+def test_a_spare_beyond_the_most_waits_and_ends_with_the_job(tmp_path: Path, etcd: Etcd) -> None:
+    job = script_job(tmp_path, etcd, "import time; print('RAN', flush=True); time.sleep(12)", nnodes="1:1")
+    try:
+        busy = job.start("busy")
+        wait_for(lambda: "RAN" in busy.log.read_text(), "the worker")
+        spare = job.start("spare")
+        assert busy.wait() == exit_codes.FINISHED
+        assert spare.wait() == exit_codes.FINISHED, job.tail()
+        assert "RAN" not in spare.log.read_text() or "has finished already" in spare.log.read_text()
+    finally:
+        job.stop()
+
+
+def test_usage_mistakes_are_sentences(tmp_path: Path, etcd: Etcd) -> None:
+    job = script_job(tmp_path, etcd, "")
+    try:
+        wrong = job.start("wrong", "--rdzv-conf=last_call=3")
+        assert wrong.wait() == exit_codes.USAGE
+        text = wrong.log.read_text()
+        assert "--rdzv-conf has unknown keys for etcd-v3: last_call; known keys:" in text
+        assert "Traceback" not in text
+    finally:
+        job.stop()

@@ -1,0 +1,98 @@
+"""The private names of torch that we build on, one test for each kind of use: a torch that changes one fails here."""
+
+import inspect
+
+import pytest
+import torch
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.run import get_args_parser
+
+from training.launch import torch_private
+
+
+@pytest.mark.parametrize("name", torch_private.HANDLER_METHODS)
+def test_the_handler_has_the_methods_that_ours_calls(name: str) -> None:
+    assert callable(getattr(torch_private.Handler, name))
+
+
+@pytest.mark.parametrize("name", torch_private.HANDLER_ATTRIBUTES)
+def test_the_handler_has_the_attributes_that_ours_reads(name: str) -> None:
+    assert f"self.{name} = " in inspect.getsource(torch_private.Handler.__init__)
+
+
+@pytest.mark.parametrize("name", torch_private.AGENT_METHODS)
+def test_the_agent_has_the_methods_that_ours_overrides(name: str) -> None:
+    assert callable(getattr(LocalElasticAgent, name))
+
+
+@pytest.mark.parametrize("name", torch_private.AGENT_ATTRIBUTES)
+def test_the_agent_has_the_attributes_that_ours_reads(name: str) -> None:
+    sources = "".join(inspect.getsource(cls) for cls in LocalElasticAgent.__mro__ if cls is not object)
+    assert f"self.{name}" in sources
+
+
+def test_a_node_is_address_number_number_and_sorts_by_them() -> None:
+    assert torch_private.NodeDesc("a", 2, 0) < torch_private.NodeDesc("b", 1, 0)
+    assert list(inspect.signature(torch_private.NodeDesc).parameters) == ["addr", "pid", "local_id"]
+
+
+def test_the_state_has_the_fields_that_are_encoded() -> None:
+    assert set(vars(torch_private.RendezvousState())) == {
+        *("round", "complete", "deadline", "closed", "participants", "wait_list", "redundancy_list", "last_heartbeats")
+    }
+
+
+def test_operations_are_asked_with_context_and_deadline() -> None:
+    for operation in ("_RendezvousExitOp", "_RendezvousJoinOp", "_RendezvousCloseOp", "_RendezvousKeepAliveOp"):
+        call = getattr(dynamic_rendezvous, operation).__call__
+        assert list(inspect.signature(call).parameters) == ["self", "ctx", "deadline"]
+
+
+def test_actions_have_the_names_that_ours_returns() -> None:
+    names = {action.name for action in torch_private.Action}
+    assert {"SYNC", "FINISH", "ADD_TO_PARTICIPANTS", "ADD_TO_WAIT_LIST", "ADD_TO_REDUNDANCY_LIST"} <= names
+    assert {"REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST"} <= names
+    assert {"MARK_RENDEZVOUS_COMPLETE", "MARK_RENDEZVOUS_CLOSED"} <= names
+
+
+def test_the_state_holder_is_asked_for_state_sync_and_mark_dirty() -> None:
+    assert torch_private.RendezvousStateHolder.__abstractmethods__ == {"state", "sync", "mark_dirty"}
+
+
+def test_the_executor_takes_operation_deadline_and_its_renewal() -> None:
+    parameters = list(inspect.signature(torch_private.OpExecutor.run).parameters)
+    assert parameters == ["self", "state_handler", "deadline", "update_deadline"]
+    assert "self._node" in inspect.getsource(torch_private.OpExecutor)
+    assert "self._state = self._state_holder.state" in inspect.getsource(torch_private.OpExecutor.run)
+
+
+def test_a_dropped_participant_has_an_epilogue() -> None:
+    assert list(inspect.signature(torch_private.remove_participant_epilogue).parameters) == ["state", "settings"]
+
+
+def test_shared_stores_are_turned_off_by_a_variable() -> None:
+    assert torch_private.DISABLE_SHARED_STORE in inspect.getsource(torch_private.Handler.next_rendezvous)
+
+
+def test_workers_are_started_by_a_factory_that_can_be_replaced() -> None:
+    factory = getattr(multiprocessing_api, torch_private.SUBPROCESS_FACTORY)
+    call = inspect.getsource(multiprocessing_api.SubprocessContext._start)
+
+    assert "= get_subprocess_handler(" in call.replace(": get_subprocess_handler(", "= get_subprocess_handler(")
+    assert {"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"} == set(
+        inspect.signature(factory).parameters
+    )
+    assert "self.proc" in inspect.getsource(SubprocessHandler.__init__)
+    assert list(inspect.signature(SubprocessHandler._popen).parameters) == ["self", "args", "env"]
+
+
+def test_the_option_parser_reads_variables_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
+    assert get_args_parser().parse_args(["x.py"]).max_restarts == 5
+
+
+def test_this_is_the_torch_that_was_looked_at() -> None:
+    assert torch.__version__.startswith("2.")
