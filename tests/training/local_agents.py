@@ -136,7 +136,7 @@ class Job:
             *(f"--rdzv-endpoint={self._etcd.endpoint}", f"--rdzv-id={self._run}", *options, *self._script),
         ]
         base = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TRAINYARD_", "COV_"))}
-        ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TRAINYARD_PRELOAD": "numpy,sklearn.datasets"}
+        ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TRAINYARD_PRELOAD": self._preload}
         log = self.folder / f"{name}.log"
         with log.open("wb") as stream:
             process = subprocess.Popen(

@@ -186,7 +186,7 @@ EXITS = """
     ("argument", "code", "runs"),
     [
         ("78", exit_codes.DO_NOT_RESTART, 1),  # the script says that it is pointless
-        ("1", exit_codes.FAILED, 4),  # three more attempts without a step, then enough
+        ("1", exit_codes.FAILED, 3),  # three failures without a step, and it is enough
         ("first-only", exit_codes.FINISHED, 2),  # stopped at a checkpoint: free of charge
     ],
 )
@@ -196,14 +196,16 @@ def test_what_follows_from_an_exit_code(tmp_path: Path, etcd: Etcd, argument: st
         agent = job.start("a")
         assert agent.wait() == code, job.tail()
         assert agent.log.read_text().count("RAN") == runs
-        late = job.start("late")
-        assert late.wait() == (exit_codes.FINISHED if code == exit_codes.FINISHED else exit_codes.FAILED)
+        if code == exit_codes.DO_NOT_RESTART:
+            late = job.start("late")
+            assert late.wait() == exit_codes.FAILED
+            assert "has failed already" in late.log.read_text()
     finally:
         job.stop()
 
 
 def test_a_spare_beyond_the_most_waits_and_ends_with_the_job(tmp_path: Path, etcd: Etcd) -> None:
-    job = script_job(tmp_path, etcd, "import time; print('RAN', flush=True); time.sleep(12)", nnodes="1:1")
+    job = script_job(tmp_path, etcd, "import time; print('RAN', flush=True); time.sleep(9)", nnodes="1:1")
     try:
         busy = job.start("busy")
         wait_for(lambda: "RAN" in busy.log.read_text(), "the worker")

@@ -5,6 +5,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 GRACE_WITHOUT_PEER: Final = 3
 # So many failures in a row without a new step, and the script is not being unlucky.
 NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
+# A script that does not report its steps is taken to make progress when it lives so long.
+LIFE_WITH_PROGRESS: Final = timedelta(seconds=60)
 
 
 class Agent(LocalElasticAgent):
@@ -44,12 +48,14 @@ class Agent(LocalElasticAgent):
         self._finished: RunResult | None = None
         self._failures_without_progress = 0
         self._last_step = ""
+        self._started = 0.0
         self.left = False
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._finished = None
         self._handler.expects_joiners = True
         os.environ[PROGRESS_FILE] = str(self._progress_file)
+        self._started = time.monotonic()
         pids: dict[int, Any] = super()._start_workers(worker_group)
         return pids
 
@@ -77,13 +83,14 @@ class Agent(LocalElasticAgent):
         if first.exitcode in exit_codes.FINAL:
             self._remaining_restarts = 0
             return
-        stuck = step == self._last_step
+        lived = timedelta(seconds=time.monotonic() - self._started)
+        stuck = step == self._last_step if step else lived < LIFE_WITH_PROGRESS
         self._failures_without_progress = self._failures_without_progress + 1 if stuck else 0
         self._last_step = step
         if self._failures_without_progress >= NUM_FAILURES_WITHOUT_PROGRESS:
             logger.error(
                 "the workers have failed %d times without a new step: giving up; see the first error above",
-                self._failures_without_progress + 1,
+                self._failures_without_progress,
             )
             self._remaining_restarts = 0
 

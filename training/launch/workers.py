@@ -1,8 +1,8 @@
 """Workers that torch's agent takes for subprocesses, forked from the template (`training.launch.template`).
 
 Not everything can be forked: a command that is not Python, NUMA binding, and an interpreter that is not ours take
-torch's own way. `TRAINYARD_START=spawn` chooses that way for all. `TRAINYARD_PRELOAD=module,module` names more modules to
-import before workers are forked (default: numpy).
+torch's own way. `TRAINYARD_START=spawn` chooses that way for all. `TRAINYARD_PRELOAD=module,module` names more modules
+to import before workers are forked (default: numpy).
 """
 
 import contextlib
