@@ -158,6 +158,7 @@ def test_suspend_frees_the_workers_and_resume_starts_a_new_generation(
     edit(cluster, "loop-suspend", "digits", {"suspend": True})
     cluster.wait_condition("loop-suspend", "digits", "Suspended")
     eventually("no workers", lambda: not cluster.run_pods("loop-suspend", NODE))
+    assert "startTime" not in cluster.job("loop-suspend", "digits")["status"]
     edit(cluster, "loop-suspend", "digits", {"suspend": False})
     pods = cluster.wait_running("loop-suspend", 2, NODE)
     assert sorted(pods) == ["digits-worker-0", "digits-worker-1"]
@@ -229,6 +230,24 @@ def test_a_template_that_the_api_server_refuses_is_told_to_the_user(
 
     eventually("the refusal in the job's conditions", told)
     assert cluster.pods("loop-broken") == {}
+
+
+def test_a_service_of_the_name_that_belongs_to_others_is_left_alone_and_told(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    cluster.namespace("loop-service")
+    foreign = {"metadata": {"name": "digits-workers"}, "spec": {"ports": [{"port": 80}]}}
+    cluster.create("/api/v1/namespaces/loop-service/services", foreign)
+    cluster.create(f"{JOBS}/namespaces/loop-service/elasticjobs", elastic_job("digits"))
+    cluster.wait_running("loop-service", 2, NODE)
+
+    def told() -> bool:
+        events = cluster.call("GET", "/api/v1/namespaces/loop-service/events")["items"]
+        return any(event["reason"] == "NameTaken" for event in events)
+
+    eventually("an event about the service", told)
+    service = cluster.call("GET", "/api/v1/namespaces/loop-service/services/digits-workers")
+    assert "ownerReferences" not in service["metadata"]
 
 
 def test_status_is_not_written_again_when_nothing_changes(cluster: Cluster, controller: ControllerProcess) -> None:

@@ -124,6 +124,14 @@ class TestStart:
         doomed.metadata.deletion_timestamp = NOW
         assert plan(doomed, [], NODES, NOW).actions == ()
 
+    def test_a_restart_policy_in_the_template_is_said_to_be_ignored(self) -> None:
+        odd = job(2)
+        odd.spec.worker.template["spec"]["restartPolicy"] = "Always"
+        (told,) = (e for e in plan(odd, [], NODES, NOW).events if e.reason == Reason.RESTART_POLICY_IGNORED)
+        assert told.message.startswith("restartPolicy Always in the pod template is ignored")
+        odd.spec.worker.template["spec"]["restartPolicy"] = "Never"
+        assert all(e.reason != Reason.RESTART_POLICY_IGNORED for e in plan(odd, [], NODES, NOW).events)
+
     def test_why_a_worker_does_not_start_is_said(self) -> None:
         stuck = [pod(i, phase="Pending", waiting="ErrImagePull: no such image") for i in range(2)]
         made = plan(job(2), stuck, NODES, NOW)

@@ -113,7 +113,6 @@ class Reason(StrEnum):
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
-    INVALID = "InvalidElasticJob"
 
 
 class RestartPolicy(StrEnum):

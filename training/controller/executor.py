@@ -63,6 +63,7 @@ class Executor:
         self._identity = identity
         self._create_errors: dict[str, str] = {}
         self._refused_names: dict[str, Counter[str]] = {}
+        self._told: set[str] = set()
         self._events: asyncio.Queue[tuple[ElasticJob, Event]] = asyncio.Queue(MOST_EVENTS_WAITING)
         self.plans = 0
         self.seconds = 0.0
@@ -195,9 +196,16 @@ class Executor:
             except httpx2.HTTPStatusError as error:
                 if code_of(error) != CONFLICT:
                     raise
-                log.warning("service %s exists already", manifest["metadata"]["name"], extra={"job": job.key})
+                self._service_name_taken(job, manifest["metadata"]["name"])
             else:
                 self._store.services.put(created)
+
+    def _service_name_taken(self, job: ElasticJob, name: str) -> None:
+        if self._store.services.get(f"{job.metadata.namespace}/{name}") is not None or job.metadata.uid in self._told:
+            return  # ours, made meanwhile; or told already
+        self._told.add(job.metadata.uid)
+        message = f"Service {name} exists and is not of this job: its workers have no names in DNS until it is deleted"
+        self._tell(job, [Event("Warning", Reason.NAME_TAKEN, message)])
 
     async def _delete(
         self,

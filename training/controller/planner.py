@@ -33,7 +33,7 @@ from training.controller.api import (
     RestartPolicy,
 )
 from training.controller.capacity import too_large
-from training.controller.pods import pod_name, selector, service_name
+from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name
 from training.controller.records import NodeRecord, PodRecord
 
 DRAIN_WINDOW = timedelta(seconds=300)
@@ -46,8 +46,6 @@ NODE_UNSEEN_AFTER = timedelta(seconds=10)
 """Age from which a pod's node counts as gone when it is not known: younger ones may be ahead of the node's news."""
 NOTICE_MARGIN = timedelta(seconds=5)
 """A leaving worker's grace period ends this long before its node does."""
-LEAVE_BEFORE_RECLAIM = timedelta(seconds=35)
-"""When no replacement runs, a leaving worker is told to go this long before its node is taken: 30 s and the margin."""
 COLLATERAL_WINDOW = timedelta(seconds=120)
 """Exit code 1 this soon after a worker was lost is that loss's doing (torchrun ends with 1 when a peer goes), ..."""
 MOST_COLLATERAL = 10
@@ -207,6 +205,7 @@ class _Planning:
         self.condition(ConditionType.CREATED, True, Reason.JOB_CREATED, "the controller has seen the job")
         if first_pass:
             self.event("Normal", Reason.JOB_CREATED, "the controller takes care of this job")
+            self._mention_ignored_restart_policy()
         if not self.status.ended:
             self._go_on()
         if self.status.ended:
@@ -215,6 +214,16 @@ class _Planning:
         self._summarise()
         wait = min(self.timers) - self.now if self.timers else None
         return Plan(tuple(self.actions), self.status, tuple(self.events), max(wait, timedelta(0)) if wait else wait)
+
+    def _mention_ignored_restart_policy(self) -> None:
+        policy = self.job.spec.worker.restart_policy
+        of_template = (self.job.spec.worker.template.get("spec") or {}).get("restartPolicy")
+        if of_template not in {None, POD_RESTART_POLICY[policy]}:
+            self.event(
+                "Warning",
+                Reason.RESTART_POLICY_IGNORED,
+                f"restartPolicy {of_template} in the pod template is ignored: {policy} of the Worker decides",
+            )
 
     def _go_on(self) -> None:
         suspended = bool(self.job.spec.suspend)
@@ -551,7 +560,7 @@ class _Planning:
         for pod in leaving:
             node = self._notice(pod)
             reclaim_at = node.reclaim_at if node is not None else None
-            last_call = reclaim_at - LEAVE_BEFORE_RECLAIM if reclaim_at is not None else None
+            last_call = reclaim_at - NOTICE_MARGIN - timedelta(seconds=grace_period(self.job)) if reclaim_at else None
             if replaced or (last_call is not None and self.now >= last_call):
                 grace = None
                 if reclaim_at is not None:

@@ -26,7 +26,7 @@ from training.controller.api import (
 MAX_RESTARTS = "1000"
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
 
-_POD_RESTART_POLICY = {
+POD_RESTART_POLICY = {
     # Always would restart a worker that has finished its training; here it means "after each failure".
     RestartPolicy.ALWAYS: "OnFailure",
     RestartPolicy.ON_FAILURE: "OnFailure",
@@ -68,7 +68,7 @@ def worker_pod(job: ElasticJob, index: int, generation: int, nnodes: str) -> dic
     metadata = template.get("metadata") or {}
     spec = copy.deepcopy(template.get("spec") or {})
     name = pod_name(job.metadata.name, index)
-    spec["restartPolicy"] = _POD_RESTART_POLICY[job.spec.worker.restart_policy]
+    spec["restartPolicy"] = POD_RESTART_POLICY[job.spec.worker.restart_policy]
     spec["hostname"] = name
     spec["subdomain"] = service_name(job.metadata.name)
     _launcher_settings(main_container(spec), job, generation, nnodes)
