@@ -42,7 +42,7 @@ func asEachUser(t *testing.T, test func(t *testing.T, n *testNode)) {
 
 // testNode is a node of the test: its folder, its process and a connection to it.
 type testNode struct {
-	t       *testing.T
+	t       testing.TB
 	user    int
 	dir     string
 	command string // "serve" or "node"
@@ -56,7 +56,7 @@ type testNode struct {
 // shellImage is what most tests run; its user may be set by the container.
 const shellImage = "test/shell:local"
 
-func newTestNode(t *testing.T, user int) *testNode {
+func newTestNode(t testing.TB, user int) *testNode {
 	t.Helper()
 	// Not t.TempDir: other users may not enter it, and its long path leaves no room for a socket's name.
 	dir, err := os.MkdirTemp("", "prt-")
@@ -85,7 +85,7 @@ func newTestNode(t *testing.T, user int) *testNode {
 	return n
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func (n *testNode) wait() error {
 }
 
 // eventually waits for something that takes its time, a few seconds at most.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(15 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		if holds() {

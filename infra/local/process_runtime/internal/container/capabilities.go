@@ -3,6 +3,7 @@ package container
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,73 +34,56 @@ func LastCapability() int {
 	return len(capabilityNames) - 1
 }
 
-// Capabilities gives the numbers of what a container may have: the default, less drop, plus add. "ALL" stands for all.
+// Capabilities gives the numbers of what a container may have: the default, less drop, plus add. "ALL" counts before
+// single names, so that "drop ALL, add X" and "add ALL, drop X" mean what they say.
 func Capabilities(privileged bool, add, drop []string) ([]uintptr, error) {
 	have := map[string]bool{}
 	set := func(names []string, value bool) {
-		for _, n := range names {
-			have[n] = value
+		for _, name := range names {
+			have[name] = value
 		}
 	}
 	set(defaultCapabilities, true)
 	if privileged {
 		set(capabilityNames, true)
 	}
-	apply := func(names []string, value bool) error {
-		for _, n := range names {
-			n = strings.TrimPrefix(strings.ToUpper(n), "CAP_")
-			if n == "ALL" {
-				set(capabilityNames, value)
-			} else if number(n) < 0 {
-				return fmt.Errorf("unknown capability %q", n)
-			}
-		}
-		for _, n := range names {
-			if n = strings.TrimPrefix(strings.ToUpper(n), "CAP_"); n != "ALL" {
-				set([]string{n}, value)
-			}
-		}
-		return nil
+	add, addAll, err := singleNames(add)
+	if err != nil {
+		return nil, err
 	}
-	// ALL first, single names after it, so that "drop ALL, add X" and "add ALL, drop X" mean what they say.
-	all := func(names []string) (rest []string, found bool) {
-		for _, n := range names {
-			if strings.EqualFold(strings.TrimPrefix(strings.ToUpper(n), "CAP_"), "ALL") {
-				found = true
-			} else {
-				rest = append(rest, n)
-			}
-		}
-		return rest, found
+	drop, dropAll, err := singleNames(drop)
+	if err != nil {
+		return nil, err
 	}
-	addRest, addAll := all(add)
-	dropRest, dropAll := all(drop)
 	if addAll {
 		set(capabilityNames, true)
 	}
 	if dropAll {
 		set(capabilityNames, false)
 	}
-	if err := apply(addRest, true); err != nil {
-		return nil, err
-	}
-	if err := apply(dropRest, false); err != nil {
-		return nil, err
-	}
+	set(add, true)
+	set(drop, false)
 	var numbers []uintptr
-	for i, n := range capabilityNames {
-		if have[n] {
+	for i, name := range capabilityNames {
+		if have[name] {
 			numbers = append(numbers, uintptr(i))
 		}
 	}
 	return numbers, nil
 }
 
-func number(name string) int {
-	for i, n := range capabilityNames {
-		if n == name {
-			return i
+// singleNames takes "ALL" out of a list of names and checks the others, which may begin with "CAP_".
+func singleNames(names []string) (single []string, all bool, err error) {
+	for _, name := range names {
+		name = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+		switch {
+		case name == "ALL":
+			all = true
+		case slices.Contains(capabilityNames, name):
+			single = append(single, name)
+		default:
+			return nil, false, fmt.Errorf("unknown capability %q", name)
 		}
 	}
-	return -1
+	return single, all, nil
 }

@@ -102,60 +102,52 @@ func (c *lone) listen() {
 // launch starts a process and tells the runtime. It runs on the thread that lost its rights.
 func (c *lone) launch(id int, p *Process, files []*os.File) {
 	defer closeAll(files)
-	var terminal *os.File
-	_, err := func() (int, error) {
-		attributes := c.attributes()
-		streams := files
-		if p.Terminal {
-			master, slave, err := newTerminal(p.Width, p.Height)
-			if err != nil {
-				return 0, err
-			}
-			defer slave.Close()
-			terminal = master
-			if !c.spec.Identity.Nested {
-				_ = slave.Chown(int(c.spec.Identity.UID), int(c.spec.Identity.GID))
-			}
-			streams = []*os.File{slave, slave, slave}
-			attributes.Setctty, attributes.Ctty = true, 0
-		}
-		if len(streams) != 3 {
-			return 0, errors.New("a process needs three streams")
-		}
-		program, err := lookPath(p.Args[0], p.Env, p.Dir)
-		if err != nil {
-			return 0, err
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		pid, err := syscall.ForkExec(program, p.Args, &syscall.ProcAttr{
-			Dir: p.Dir, Env: p.Env, Sys: attributes,
-			Files: []uintptr{streams[0].Fd(), streams[1].Fd(), streams[2].Fd()},
-		})
-		if err != nil {
-			return 0, fmt.Errorf("exec: %q: %w", program, err)
-		}
-		c.processes[pid] = id
-		c.reap.Signal()
-		// Still under the lock: the reaper must not tell of the end of a process before its start was told.
-		answer := reply{Kind: "started", ID: id, PID: pid}
-		if terminal == nil {
-			_ = c.wire.send(answer)
-		} else {
-			_ = c.wire.send(answer, terminal)
-		}
-		return pid, nil
-	}()
-	if err != nil {
+	if err := c.run(id, p, files); err != nil {
 		_ = c.wire.send(reply{Kind: "failed", ID: id, Error: err.Error()})
 		if id == 0 {
 			os.Exit(1)
 		}
-		return
 	}
-	if terminal != nil {
-		_ = terminal.Close()
+}
+
+func (c *lone) run(id int, p *Process, streams []*os.File) error {
+	attributes := c.attributes()
+	var ours []*os.File // the runtime's side of a terminal
+	if p.Terminal {
+		master, slave, err := newTerminal(p.Width, p.Height)
+		if err != nil {
+			return err
+		}
+		defer master.Close()
+		defer slave.Close()
+		if !c.spec.Identity.Nested {
+			_ = slave.Chown(int(c.spec.Identity.UID), int(c.spec.Identity.GID))
+		}
+		ours, streams = []*os.File{master}, []*os.File{slave, slave, slave}
+		attributes.Setctty, attributes.Ctty = true, 0
 	}
+	if len(streams) != 3 {
+		return errors.New("a process needs three streams")
+	}
+	program, err := lookPath(p.Args[0], p.Env, p.Dir)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid, err := syscall.ForkExec(program, p.Args, &syscall.ProcAttr{
+		Dir: p.Dir, Env: p.Env, Sys: attributes,
+		Files: []uintptr{streams[0].Fd(), streams[1].Fd(), streams[2].Fd()},
+	})
+	if err != nil {
+		return fmt.Errorf("exec: %q: %w", program, err)
+	}
+	c.processes[pid] = id
+	c.reap.Signal()
+	// Still under the lock: the reaper must not tell of the end of a process before its start was told. Where this cannot
+	// be sent, the runtime is gone, and listen ends the init.
+	_ = c.wire.send(reply{Kind: "started", ID: id, PID: pid}, ours...)
+	return nil
 }
 
 // attributes of a process: its own session, its user.

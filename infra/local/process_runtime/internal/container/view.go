@@ -52,7 +52,7 @@ func buildView(spec *Spec) error {
 		return err
 	}
 	for _, step := range []func() error{
-		v.folders, v.hide, v.show, v.processes, v.devices, v.system, v.home, v.files, v.volumes, v.restrict,
+		v.folders, v.hide, v.show, v.processes, v.devices, v.system, v.home, v.workingFolder, v.volumes, v.restrict,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -196,18 +196,18 @@ func (v *view) home() error {
 	return nil
 }
 
-// files is a place for what must come after the home folder and before the volumes; the runtime's own /etc files are
-// given as mounts. The working folder is made as other runtimes do.
-func (v *view) files() error {
-	if v.spec.Process.Dir == "" || v.spec.Process.Dir == "/" {
+// workingFolder makes the folder in which the container starts, as other runtimes do, unless a volume brings it.
+func (v *view) workingFolder() error {
+	dir := v.spec.Process.Dir
+	if dir == "" || dir == "/" {
 		return nil
 	}
 	for _, m := range v.spec.Mounts {
-		if within(v.spec.Process.Dir, m.Target) {
-			return nil // the volume brings it
+		if within(dir, m.Target) {
+			return nil
 		}
 	}
-	_, err := v.place(v.spec.Process.Dir, true)
+	_, err := v.place(dir, true)
 	return err
 }
 
