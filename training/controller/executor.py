@@ -108,7 +108,8 @@ class Executor:
     async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
         if status == job.status:
             return
-        written = await self._api.apply(
+        written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        answer = await self._api.apply(
             client.JobStatus,
             {
                 "apiVersion": API_VERSION,
@@ -121,10 +122,10 @@ class Executor:
                     "uid": job.metadata.uid,
                     "resourceVersion": job.metadata.resource_version,
                 },
-                "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+                "status": {key: value for key, value in written.items() if value not in ([], {})},
             },
         )
-        self._store.jobs.put(written)
+        self._store.jobs.put(answer)
 
     async def _carry_out(self, key: str, job: ElasticJob, result: Plan) -> None:
         deletions = [action for action in result.actions if isinstance(action, DeletePod)]
