@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"trainyard.dev/process-runtime/internal/container"
+	"trainyard.dev/process-runtime/internal/processes"
 )
 
 // startStreaming serves exec, attach and port-forward. Each address that it gives out holds a secret that can be used
@@ -209,22 +211,16 @@ func (t streamer) Attach(
 	return nil
 }
 
-// PortForward connects a stream with a port of a pod: at the pod's address, else where the pod listens on 127.0.0.1.
+// PortForward connects a stream with a port of a pod.
 func (t streamer) PortForward(_ context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	t.server.mu.Lock()
-	p := t.server.findPod(id)
-	address := "127.0.0.1"
-	if p != nil && p.address != "" {
-		address = p.address
-	}
-	t.server.mu.Unlock()
-	if p == nil {
-		return notFound("pod sandbox", id)
-	}
 	defer stream.Close()
-	conn, err := net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(int(port))), 5*time.Second)
+	address, err := t.server.listener(id, uint16(port))
 	if err != nil {
-		return fmt.Errorf("nothing listens on port %d of the pod (address %s): %w", port, address, err)
+		return err
+	}
+	conn, err := net.DialTimeout("tcp", address.String(), dialLimit)
+	if err != nil {
+		return fmt.Errorf("cannot reach port %d of the pod: %w", port, err)
 	}
 	defer conn.Close()
 	done := make(chan struct{}, 2)
@@ -245,4 +241,44 @@ func (t streamer) PortForward(_ context.Context, id string, port int32, stream i
 	case <-time.After(time.Second):
 	}
 	return nil
+}
+
+// dialLimit is enough for any connection within one computer.
+const dialLimit = 5 * time.Second
+
+// listener finds where a pod listens on a port. All pods share the computer's network, so the pod's own processes are
+// looked at: another pod's or the user's server on the same port must not answer in its place.
+func (s *Server) listener(id string, port uint16) (netip.AddrPort, error) {
+	none := netip.AddrPort{}
+	s.mu.Lock()
+	p := s.findPod(id)
+	s.mu.Unlock()
+	if p == nil {
+		return none, notFound("pod sandbox", id)
+	}
+	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if p.address == "" { // the host network's pod: the host's ports are its own
+		return netip.AddrPortFrom(local, port), nil
+	}
+	table, err := processes.Snapshot()
+	if err != nil {
+		return none, err
+	}
+	var pids []int
+	for _, m := range s.measurable(func(c *member) bool { return c.pod == p.id }) {
+		if m.init != 0 {
+			pids = append(pids, table.Tree(m.init).PIDs...)
+		}
+	}
+	own, err := netip.ParseAddr(p.address)
+	if err != nil {
+		return none, err
+	}
+	for _, address := range processes.Listeners(pids, port) {
+		if address.IsUnspecified() {
+			address = own
+		}
+		return netip.AddrPortFrom(address, port), nil
+	}
+	return none, fmt.Errorf("no process of the pod listens on port %d", port)
 }

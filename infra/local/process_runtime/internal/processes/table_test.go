@@ -1,8 +1,11 @@
 package processes
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 )
@@ -38,5 +41,21 @@ func TestATreeIsSummedAndOthersAreNot(t *testing.T) {
 	}
 	if gone := table.Tree(1 << 30); gone.Processes != 0 {
 		t.Errorf("a process that is not there: %+v", gone)
+	}
+}
+
+func TestListenersAreFoundByProcessAndPort(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.99.88.77:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).AddrPort().Port()
+	want := []netip.Addr{netip.MustParseAddr("127.99.88.77")}
+	if got := Listeners([]int{os.Getpid()}, port); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	if got := Listeners([]int{1}, port); len(got) != 0 {
+		t.Errorf("another process: %v", got)
 	}
 }
