@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import yaml
 from real_api_server import JOBS, ApiRefusalError, Cluster, elastic_job
 
 from training.controller.crd import custom_resource_definition
+from training.controller.reference import PAGE, page
 
 pytest_plugins = ["api_server_fixture"]
 
+EXAMPLES = Path(__file__).parents[2] / "training/examples"
 UPSTREAM_SAMPLE = """
 apiVersion: elastic.pytorch.org/v1alpha1
 kind: ElasticJob
@@ -53,6 +56,10 @@ def test_the_definition_is_small_enough_for_client_side_apply() -> None:
     assert len(json.dumps(custom_resource_definition())) < 60_000
 
 
+def test_the_reference_page_is_what_the_models_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m training.controller.reference"
+
+
 def test_every_field_is_described() -> None:
     schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
@@ -81,6 +88,12 @@ class TestOnTheApiServer:
         made = create(cluster, yaml.safe_load(UPSTREAM_SAMPLE))
         assert made["spec"]["replicaSpecs"]["Worker"]["template"]["kind"] == "Pod"
         assert made["spec"]["maxReplicas"] == 3
+
+    @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+    def test_the_projects_examples_apply(self, cluster: Cluster, example: Path) -> None:
+        for body in yaml.safe_load_all(example.read_text(encoding="utf-8")):
+            if body["kind"] == "ElasticJob":
+                create(cluster, body | {"metadata": {"name": body["metadata"]["name"]}})
 
     def test_flat_run_policy_fields_and_the_old_spelling_are_kept(self, cluster: Cluster) -> None:
         body = elastic_job(

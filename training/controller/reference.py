@@ -1,0 +1,73 @@
+"""Writes the reference page of the ElasticJob API from the models: `python -m training.controller.reference`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from training.controller.api import API_VERSION, ElasticJobSpec, ElasticJobStatus
+from training.controller.crd import custom_resource_definition, structural_schema
+
+PAGE = Path(__file__).parents[2] / "docs/reference/elasticjob.md"
+
+_HEAD = f"""\
+# ElasticJob
+
+`{API_VERSION}`. Made by `python -m training.controller.reference` from `training/controller/api.py`.
+An example is `training/examples/digits.yaml`. `kubectl explain elasticjob.spec` shows the same.
+
+## What the API server refuses
+"""
+
+
+def page() -> str:
+    """The page as Markdown."""
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    rules = "".join(f"- {rule['message']}\n" for rule in _rules(schema))
+    tables = "".join(
+        f"\n## {title}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n{_table(model, title)}"
+        for title, model in (("spec", ElasticJobSpec), ("status", ElasticJobStatus))
+    )
+    return _HEAD + "\n" + rules + tables
+
+
+def _rules(node: dict[str, Any]) -> Iterator[dict[str, str]]:
+    yield from node.get("x-kubernetes-validations", ())
+    for child in node.get("properties", {}).values():
+        yield from _rules(child)
+
+
+def _table(model: type[ElasticJobSpec] | type[ElasticJobStatus], prefix: str) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in _rows(structural_schema(model), prefix))
+
+
+def _rows(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in node.get("properties", {}).items():
+        path = f"{prefix}.{name}"
+        default = "required" if name in node.get("required", ()) else str(field.get("default", ""))
+        yield f"`{path}`", _type(field), default, field.get("description", "").replace("|", "\\|")
+        if name in {"runPolicy", "RunPolicy"}:
+            continue  # the fields that stand directly under spec
+        yield from _rows(field, path)
+        if "items" in field:
+            yield from _rows(field["items"], f"{path}[]")
+        if "additionalProperties" in field:
+            yield from _rows(field["additionalProperties"], f"{path}.Worker")
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("format") == "date-time":
+        return "time"
+    limit = f" >= {field['minimum']}" if "minimum" in field else ""
+    kind: str = field["type"]
+    return {"array": "list", "object": "mapping"}.get(kind, kind) + limit
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE} written\n")
