@@ -53,10 +53,14 @@ lock: $(UV) ## write the locked requirements anew
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 
+bench: setup ## measure the whole path on this computer
+	@.venv/bin/python benchmarks/local_stack.py
+
 # The lock keeps two of them, started at once, from building one environment together.
-.venv/installed: requirements/dev.txt pyproject.toml | $(UV)
+.venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9
 	if [ .venv/installed -nt requirements/dev.txt ] && [ .venv/installed -nt pyproject.toml ]; then exit 0; fi
+	$(if $(filter .uv/bin/uv,$(UV)),$(MAKE) --no-print-directory $(UV))
 	begin=$$SECONDS
 	echo "… Python environment (.venv; torch is large: 5 GB)" >&2
 	[ -x .venv/bin/python ] || $(UV) venv --quiet --allow-existing --python 3.11 .venv
@@ -65,8 +69,12 @@ lock: $(UV) ## write the locked requirements anew
 	touch .venv/installed
 	echo "✓ Python environment $$((SECONDS - begin)) s" >&2
 
+# Complete or absent, however it is interrupted.
 .uv/bin/uv: requirements/uv.txt
-	@python3 -m venv .uv
-	.uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@rm -rf .uv .uv.new
+	python3 -m venv .uv.new
+	.uv.new/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	mv .uv.new .uv
+	touch .uv/bin/uv
 
-.PHONY: help up down clean setup test test-unit test-go test-engines lint lock
+.PHONY: help up down clean setup test test-unit test-go test-engines lint lock bench

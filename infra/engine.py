@@ -6,14 +6,17 @@ operation, about a second each): what the command does can be repeated by hand a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +25,9 @@ import psutil
 from infra.errors import TrainyardError
 
 Operation = Literal["up", "preview", "destroy", "refresh"]
+
+INTERRUPTED_ENDS = timedelta(seconds=60)
+"""How long an interrupted engine may take for the step that it is at."""
 
 
 class EngineRunError(TrainyardError):
@@ -42,12 +48,13 @@ class Summary:
         """How many resources were or would be touched."""
         return sum(count for operation, count in self.changes.items() if operation != "same")
 
-    def sentence(self) -> str:
-        """In a few words."""
+    def sentence(self, *, done: bool) -> str:
+        """In a few words: what was done, or what would be."""
         if not self.changed:
             return f"no changes ({self.changes.get('same', 0)} resources)"
+        counted = sorted((operation, count) for operation, count in self.changes.items() if operation != "same")
         return ", ".join(
-            f"{count} to {operation}" for operation, count in sorted(self.changes.items()) if operation != "same"
+            f"{count} {operation.rstrip('e')}ed" if done else f"{count} to {operation}" for operation, count in counted
         )
 
 
@@ -65,7 +72,8 @@ class Engine:
     backend: Path | None
     """Folder of the file backend; None where the user's own backend is used."""
     scratch: Path
-    """Folder for temporary files: the Kubernetes provider writes the kubeconfig, keys and all, into one."""
+    """Where temporary files of a run go, in a folder whose path begins so: the Kubernetes provider writes the
+    kubeconfig, keys and all, into one."""
 
     def run(self, operation: Operation, on_step: Callable[[str], None] = lambda _: None) -> Summary:
         """Carry out an operation without asking back.
@@ -86,13 +94,8 @@ class Engine:
             "refresh": ["--yes", "--skip-preview"],
             "preview": [],
         }[operation]
-        with tempfile.TemporaryDirectory(prefix="run-", dir=self.scratch) as temporary:
+        with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
             return self._events(operation, arguments, on_step, temporary)
-
-    def outputs(self) -> dict[str, Any]:
-        """What the program exported at the last `up`; empty before the first."""
-        done = self._call(["stack", "output", "--json", "--stack", self.stack])
-        return dict(json.loads(done.stdout)) if done.returncode == 0 and done.stdout.strip() else {}
 
     def forget(self) -> None:
         """Drop the stack's state without touching resources: for a cluster that is gone with all that was in it."""
@@ -108,34 +111,36 @@ class Engine:
         summary = Summary()
         problems: list[str] = []
         failed: list[str] = []
-        process = subprocess.Popen(
-            [str(self.pulumi), *arguments],
-            cwd=self.project,
-            env={
-                **os.environ,
-                **self.environment,
-                "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true",
-                "TMPDIR": temporary,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A session of its own: Ctrl-C at the terminal reaches it once, through us, and not a second time directly,
-            # which the engine would take for "end at once and leave the lock".
-            start_new_session=True,
-        )
-        try:
-            for event in _json_lines(process):
-                _take(event, summary, problems, failed, on_step)
-            _, errors = process.communicate()
-        except BaseException:
-            # Interrupted: let the engine write its state and unlock, as it does on Ctrl-C at a shell.
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
+        # Errors go to a file: a pipe that nobody reads while the events are read could fill up and stop the engine.
+        with Path(temporary, "stderr").open("w+") as errors:
+            process = subprocess.Popen(
+                [str(self.pulumi), *arguments],
+                cwd=self.project,
+                env={
+                    **os.environ,
+                    **self.environment,
+                    "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true",
+                    "TMPDIR": temporary,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                # A session of its own: Ctrl-C at the terminal reaches it once, through us, and not a second time
+                # directly, which the engine would take for "end at once and leave the lock".
+                start_new_session=True,
+            )
+            try:
+                for event in _json_lines(process):
+                    _take(event, summary, problems, failed, on_step)
+                process.wait()
+            except BaseException:
+                _interrupt(process)
+                raise
+            errors.seek(0)
+            said = errors.read().strip()
         if process.returncode != 0:
-            told = problems or [errors.strip() or f"it ended with code {process.returncode} and said nothing"]
+            told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
             lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
             raise EngineRunError(
                 f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"
@@ -191,10 +196,30 @@ def _is_alive(pid: int) -> bool:
 
 
 def _json_lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-    for line in process.stdout:
-        if line.startswith("{"):
-            yield json.loads(line)
+    """The events among the lines of output; what else is printed there is no event."""
+    for line in process.stdout or ():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                yield event
+
+
+def _interrupt(process: subprocess.Popen[str]) -> None:
+    """Let the engine finish the step it is at, write its state and unlock, as on Ctrl-C at a shell; then end it."""
+    process.send_signal(signal.SIGINT)
+    killer = threading.Timer(INTERRUPTED_ENDS.total_seconds(), os.killpg, (process.pid, signal.SIGKILL))
+    killer.daemon = True
+    killer.start()
+    try:
+        for _ in process.stdout or ():  # it may still have much to say, and would wait for a reader
+            pass
+        process.wait()
+    except BaseException:  # interrupted again: now at once
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    finally:
+        killer.cancel()
 
 
 def _take(

@@ -10,3 +10,9 @@ class TrainyardError(Exception):
     """
 
     exit_code = 1
+
+
+class UsageError(TrainyardError):
+    """The command was called in a way that cannot work."""
+
+    exit_code = 2

@@ -24,7 +24,7 @@ def engine(folder: Path, script: str) -> Engine:
     stacks = folder / "backend/.pulumi/stacks/trainyard"
     stacks.mkdir(parents=True)
     (stacks / "local.json").write_text("{}")
-    return Engine(folder, "local", pulumi, {}, folder / "backend", folder)
+    return Engine(folder, "local", pulumi, {}, folder / "backend", folder / "run-")
 
 
 def says(*events: Mapping[str, object]) -> str:
@@ -42,7 +42,8 @@ def test_a_run_reports_each_resource_and_the_counts(tmp_path: Path) -> None:
     assert seen == ["create StatefulSet etcd"]
     assert result.changes == {"create": 1, "same": 3}
     assert result.changed == 1
-    assert result.sentence() == "1 to create"
+    assert result.sentence(done=True) == "1 created"
+    assert result.sentence(done=False) == "1 to create"
 
 
 def test_temporary_files_of_a_run_are_private_and_go_with_it(tmp_path: Path) -> None:
@@ -52,8 +53,27 @@ def test_temporary_files_of_a_run_are_private_and_go_with_it(tmp_path: Path) -> 
     assert list(tmp_path.rglob("kubeconfig")) == []
 
 
+def test_much_output_on_both_channels_does_not_stop_a_run(tmp_path: Path) -> None:
+    chatter = "for i in $(seq 3000); do echo 'warning: something that nobody reads in time' >&2; echo '{not json'; done"
+    result = engine(tmp_path, chatter + "\n" + says({"summaryEvent": {"resourceChanges": {"same": 1}}})).run("up")
+    assert result.changes == {"same": 1}
+
+
+def test_an_interrupted_run_lets_the_engine_finish_its_step(tmp_path: Path) -> None:
+    script = f"""trap 'seq 20000; echo unlocked > "{tmp_path}/end"; exit 1' INT
+echo '{{"resourcePreEvent": {json.dumps(step("create")["resourcePreEvent"])}}}'
+while :; do sleep 0.05; done"""
+
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine(tmp_path, script).run("up", interrupt)
+    assert (tmp_path / "end").read_text() == "unlocked\n"
+
+
 def test_nothing_to_do_is_said_as_such() -> None:
-    assert Summary({"same": 4}).sentence() == "no changes (4 resources)"
+    assert Summary({"same": 4}).sentence(done=True) == "no changes (4 resources)"
 
 
 def test_a_failed_run_says_what_failed_and_what_to_do_next(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
     from rich.table import Table
 
 
@@ -40,6 +41,18 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
+def row(shown: Table, *cells: object) -> None:
+    """Add a row of data. Data is never markup: a message with `[brackets]` is shown as it is."""
+    shown.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
+
+
+def escape(text: str) -> str:
+    """Text that came from elsewhere, safe to print with the console's markup."""
+    from rich.markup import escape as escaped  # noqa: PLC0415
+
+    return escaped(text)
+
+
 def print_json(document: Any) -> None:
     """Write the one JSON document of a `--json` run."""
     sys.stdout.write(json.dumps(document, indent=2, sort_keys=False, default=str) + "\n")
@@ -56,18 +69,19 @@ class Step:
 
 
 class Steps:
-    """Shows long work while it goes on and keeps what each step took, for the closing table.
+    """Shows long work on stderr while it goes on, and keeps what each step took for the closing table.
 
-    On a terminal a running step shows a spinner and its seconds; elsewhere each step is a line when it begins and a
-    line when it ends, so that a log of CI is readable.
+    On a terminal a running step shows a spinner; elsewhere each step is a line when it begins, lines for what it says
+    on the way, and a line when it ends, so that a log of CI is readable.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         self.finished: list[Step] = []
         self._console = stderr()
-        self._quiet = quiet
         self._note = ""
         self._depth = 0
+        self._running = ""
+        self._status: Status | None = None
 
     @contextlib.contextmanager
     def step(self, name: str, *, spinner: bool = True) -> Iterator[None]:
@@ -77,62 +91,59 @@ class Steps:
             name: what it is.
             spinner: False where the work draws on the terminal itself.
         """
-        self._depth += 1
+        if self._depth:
+            yield
+            return
+        self._depth, self._note = 1, ""
         begin = time.monotonic()
-        self._note = ""
         try:
-            if self._depth > 1:
+            with self._shown(name, spinner=spinner):
                 yield
-            else:
-                with self._shown(name, spinner=spinner):
-                    yield
         except BaseException:
-            if self._depth == 1:
-                self._line(f"[red]✗[/red] {name} ({time.monotonic() - begin:.1f} s)")
+            self._line("[red]✗[/red]", name, f"{time.monotonic() - begin:.1f} s")
             raise
         finally:
-            self._depth -= 1
-        if self._depth == 0:
-            seconds = time.monotonic() - begin
-            self.finished.append(Step(name, seconds, self._note))
-            self._line(f"[green]✓[/green] {name} [dim]{seconds:.1f} s{' · ' + self._note if self._note else ''}[/dim]")
+            self._depth = 0
+        seconds = time.monotonic() - begin
+        self.finished.append(Step(name, seconds, self._note))
+        self._line("[green]✓[/green]", name, f"{seconds:.1f} s{' · ' + self._note if self._note else ''}")
 
     def note(self, text: str) -> None:
-        """Say in a few words what came of the running step, or where it stands."""
+        """Say in a few words where the running step stands, or what came of it."""
+        if text == self._note:
+            return
         self._note = text
         if self._status is not None:
-            self._status.update(f"{self._running} [dim]{text}[/dim]")
+            self._status.update(f"{escape(self._running)} [dim]{escape(text)}[/dim]")
+        elif not self._console.is_terminal:
+            self._line(" ", "", text)
 
     def say(self, text: str) -> None:
         """Print a line of its own."""
-        self._line(text)
+        self._console.print(text, markup=False)
 
     def closing_table(self) -> Table:
         """What ran and how long each step took."""
         made = table("step", "seconds", "")
         for step in self.finished:
-            made.add_row(step.name, f"{step.seconds:.1f}", step.note)
+            row(made, step.name, f"{step.seconds:.1f}", step.note)
         made.add_section()
-        made.add_row("total", f"{sum(step.seconds for step in self.finished):.1f}", "")
+        row(made, "total", f"{sum(step.seconds for step in self.finished):.1f}", "")
         return made
-
-    _status: Any = None
-    _running = ""
 
     @contextlib.contextmanager
     def _shown(self, name: str, *, spinner: bool) -> Iterator[None]:
         self._running = name
-        if self._quiet or not spinner or not self._console.is_terminal:
-            self._line(f"… {name}")
+        if not spinner or not self._console.is_terminal:
+            self._line("…", name, "")
             yield
             return
-        with self._console.status(name) as status:
+        with self._console.status(escape(name)) as status:
             self._status = status
             try:
                 yield
             finally:
                 self._status = None
 
-    def _line(self, text: str) -> None:
-        if not self._quiet:
-            self._console.print(text)
+    def _line(self, mark: str, name: str, aside: str) -> None:
+        self._console.print(f"{mark} {escape(name)} [dim]{escape(aside)}[/dim]".rstrip())

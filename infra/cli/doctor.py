@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json as json_module
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 
 import typer
 
 from infra.cli import options
-from infra.cli.console import print_json, stdout, table
+from infra.cli.console import print_json, row, stdout, table
 
 MEMORY_NEEDED_GIB = 6  # the whole local stack with the example job takes about 3
-DISK_NEEDED_GIB = 14  # environment 6, Go modules and build cache 6, engines 1, state 1
+DISK_NEEDED_GIB = 8  # Go modules and build cache 6, engines 1, state 1
 
 
 def register(app: typer.Typer) -> None:
@@ -34,19 +36,20 @@ class Finding:
 
 
 def doctor(json: options.Json = False) -> None:
-    """Look at this computer: tools, engines, memory, disk, namespaces. Exit code 1 if something is missing.
+    """Look at this computer: memory, engines and what building them takes, namespaces. Exit code 1 if one is missing.
 
     Example: [bold]trainyard doctor --json[/bold]
     """
-    findings = [*_machine(), *_engines()]
+    engines = _engines()
+    missing = [engine.what for engine in engines if not engine.ok]
+    findings = [*_machine(), *(_building(missing) if missing else ()), *engines, _namespaces()]
     healthy = all(finding.ok for finding in findings)
     if json:
         print_json({"healthy": healthy, "findings": [finding.__dict__ for finding in findings]})
     else:
         shown = table("", "what", "found", "remedy")
         for finding in findings:
-            mark = "[green]✓[/green]" if finding.ok else "[red]✗[/red]"
-            shown.add_row(mark, finding.what, finding.found, finding.remedy)
+            row(shown, "✓" if finding.ok else "✗", finding.what, finding.found, finding.remedy)
         stdout().print(shown)
     if not healthy:
         raise typer.Exit(1)
@@ -56,8 +59,6 @@ def _machine() -> list[Finding]:
     import psutil  # noqa: PLC0415
 
     memory = psutil.virtual_memory().total / 2**30
-    home = os.path.expanduser("~")  # noqa: PTH111 - may not exist; Path.home() is the same call
-    disk = shutil.disk_usage(home if os.path.isdir(home) else "/").free / 2**30  # noqa: PTH112
     linux = sys.platform == "linux"
     return [
         Finding(
@@ -74,13 +75,24 @@ def _machine() -> list[Finding]:
             f"{memory:.0f} GiB",
             "" if memory >= MEMORY_NEEDED_GIB else f"the local stack wants {MEMORY_NEEDED_GIB} GiB",
         ),
-        Finding(
-            "disk",
-            disk >= DISK_NEEDED_GIB,
-            f"{disk:.0f} GiB free",
-            "" if disk >= DISK_NEEDED_GIB else f"a first set-up wants {DISK_NEEDED_GIB} GiB",
-        ),
     ]
+
+
+def _building(missing: list[str]) -> list[Finding]:
+    """What building these engines takes."""
+    from infra.local.engines.cache import engines_directory  # noqa: PLC0415
+    from infra.local.engines.errors import EngineError  # noqa: PLC0415
+    from infra.local.engines.go import find_go  # noqa: PLC0415
+
+    try:
+        go = Finding("go", True, find_go(missing).version)
+    except EngineError as error:
+        go = Finding("go", False, "missing or too old", str(error))
+    folder = next(path for path in (engines_directory(), *engines_directory().parents) if path.exists())
+    disk = shutil.disk_usage(folder).free / 2**30
+    enough = disk >= DISK_NEEDED_GIB
+    wanted = f"building the engines wants {DISK_NEEDED_GIB} GiB; free some, or set TRAINYARD_CACHE_DIR"
+    return [go, Finding("disk", enough, f"{disk:.0f} GiB free at {folder}", "" if enough else wanted)]
 
 
 def _engines() -> list[Finding]:
@@ -88,10 +100,23 @@ def _engines() -> list[Finding]:
 
     return [
         Finding(
-            row.name,
-            row.origin != "missing",
-            f"{row.version} ({row.origin})" if row.origin != "missing" else "missing",
-            f"trainyard engines build, or {row.remedy}" if row.origin == "missing" else "",
+            engine.name,
+            engine.origin != "missing",
+            "; ".join([f"{engine.version} ({engine.origin})" if engine.path else "missing", *engine.passed_over]),
+            "" if engine.path else " or ".join(["trainyard engines build", *filter(None, [engine.remedy])]),
         )
-        for row in doctor_rows()
+        for engine in doctor_rows()
     ]
+
+
+def _namespaces() -> Finding:
+    """Whether this user may give processes namespaces of their own, which the local cluster's pods need."""
+    from infra.local.engines import locate  # noqa: PLC0415
+
+    runtime = locate("process-runtime")
+    if runtime is None:
+        return Finding("namespaces", True, "not looked at: the process runtime is not built yet")
+    checked = subprocess.run([runtime.path, "check", "--json"], capture_output=True, text=True, check=False)
+    told = json_module.loads(checked.stdout)
+    remedy = "" if told["ok"] else told["message"]
+    return Finding("namespaces", told["ok"], told["how"], remedy)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.cli import options
-from infra.cli.console import Steps, print_json, stdout, table
+from infra.cli import example, options
+from infra.cli.console import Steps, print_json, row, stdout, table
 from infra.cli.workspace import Workspace
-from infra.errors import TrainyardError
+from infra.errors import TrainyardError, UsageError
+from infra.wiring.scheduling import CAPACITY_LABEL
 
 if TYPE_CHECKING:
     import psutil
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Disturb training on purpose and measure how it goes on (local stack).", no_args_is_help=True)
 
-JOB_ENDS = timedelta(minutes=10)
 SPOT_NOTICE_SECONDS = 120.0
 """What AWS gives (EC2 user guide, spot interruption notices); here the longest that draining may take."""
 
-Job = Annotated[str, typer.Option("--job", help="The ElasticJob to disturb.")]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", help="The ElasticJob to disturb; without it the one that runs, else a copy of the example."),
+]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the job to its end for the final accuracy.")]
 
 
 @app.command()
 def spot(
-    job: Job = "digits",
+    job: Job = None,
     notice: Annotated[
         float, typer.Option(help="Seconds between the notice and the machine's end.")
     ] = SPOT_NOTICE_SECONDS,
@@ -48,56 +51,65 @@ def spot(
 
     Example: [bold]trainyard drill spot --json[/bold]
     """
-    steps = Steps(quiet=json)
+    steps = Steps()
     workspace = _local(stack, steps)
-    _show(reclaim_spot_node(workspace, job, steps, replace=replace, notice=notice, wait=wait), json=json)
+    name = _job_to_disturb(workspace, job, steps)
+    _show(reclaim_spot_node(workspace, name, steps, replace=replace, notice=notice, wait=wait), json=json)
 
 
 @app.command()
-def worker(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
+def worker(job: Job = None, wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
     """Kill one training process of the running job (SIGKILL), as a crash or the kernel's OOM killer does.
 
     Example: [bold]trainyard drill worker --no-wait[/bold]
     """
-    steps = Steps(quiet=json)
+    steps = Steps()
     workspace = _local(stack, steps)
-    jobs = workspace.jobs()
-    pods = _running(jobs.workers(job), job)
-    victim = _name(pods[-1])
+    name = _job_to_disturb(workspace, job, steps)
 
-    def inject() -> float:
-        from infra.drill import now  # noqa: PLC0415
+    from infra.drill import now  # noqa: PLC0415
+    from infra.jobs import name_of  # noqa: PLC0415
 
-        process = training_process(victim)
-        at = now()
+    def choose() -> str:
+        return name_of(_running(workspace, name)[-1])
+
+    def strike(victim: str) -> float:
+        process = training_process(victim, workspace.state.directory)
+        hit = now()
         process.send_signal(signal.SIGKILL)
-        return at
+        return hit
 
-    _show(_observe(workspace, job, "worker", victim, inject, steps, wait=wait), json=json)
+    _show(_observe(workspace, name, "worker", choose, strike, steps, wait=wait), json=json)
 
 
 @app.command()
-def node(job: Job = "digits", wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
+def node(job: Job = None, wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
     """End a node of the running job without a word, as a power failure does; the cluster has to notice.
 
     Example: [bold]trainyard drill node[/bold]
     """
-    steps = Steps(quiet=json)
+    steps = Steps()
     workspace = _local(stack, steps)
+    name = _job_to_disturb(workspace, job, steps)
     cluster = workspace.local_cluster()
-    pods = _running(workspace.jobs().workers(job), job)
-    victim = _node(pods[-1])
+    dead: list[str] = []
+    from infra.drill import now  # noqa: PLC0415
 
-    def inject() -> float:
-        from infra.drill import now  # noqa: PLC0415
+    def choose() -> str:
+        return _node(_running(workspace, name)[-1])
 
-        at = now()
+    def strike(victim: str) -> float:
+        dead.append(victim)
+        hit = now()
         cluster.kill(victim)
-        return at
+        return hit
 
-    outcome = _observe(workspace, job, "node", victim, inject, steps, wait=wait)
-    with steps.step(f"a node in place of {victim}"):
-        cluster.replace(victim)
+    try:
+        outcome = _observe(workspace, name, "node", choose, strike, steps, wait=wait)
+    finally:
+        for victim in dead:
+            with steps.step(f"a node in place of {victim}"):
+                cluster.replace(victim)
     _show(outcome, json=json)
 
 
@@ -112,110 +124,139 @@ def reclaim_spot_node(
 ) -> dict[str, Any]:
     """Reclaim a spot node on which the job has a worker, and measure what that cost."""
     cluster = workspace.local_cluster()
-    victim = ""
-
-    def inject() -> float:
-        reclaimed = cluster.reclaim(victim, notice)
-        if replace:
-            cluster.replace(victim)
-        return reclaimed.noticed.timestamp()
 
     def choose() -> str:
-        nonlocal victim
-        spot_nodes = {m.name for m in cluster.machines() if m.spec.labels.get("trainyard.dev/capacity") == "spot"}
-        there = [_node(pod) for pod in _running(workspace.jobs().workers(job), job) if _node(pod) in spot_nodes]
+        spot_nodes = {m.name for m in cluster.machines() if m.spec.labels.get(CAPACITY_LABEL) == "spot"}
+        there = [_node(pod) for pod in _running(workspace, job) if _node(pod) in spot_nodes]
         if not there:
             raise TrainyardError(
                 f"no worker of job {job} runs on a spot node (spot nodes: {', '.join(sorted(spot_nodes)) or 'none'})."
                 " Give it a toleration for the taint trainyard.dev/spot, or add a spot pool to the stack."
             )
-        victim = there[-1]
-        return victim
+        return there[-1]
 
-    return _observe(workspace, job, "spot", choose, inject, steps, wait=wait)
+    def strike(victim: str) -> float:
+        reclaimed = cluster.reclaim(victim, notice)
+        if replace:
+            cluster.replace(victim)
+        return reclaimed.noticed.timestamp()
+
+    return _observe(workspace, job, "spot", choose, strike, steps, wait=wait)
 
 
-def training_process(pod: str) -> psutil.Process:
-    """The training process in a worker pod of this computer.
+def training_process(pod: str, state: Path) -> psutil.Process:
+    """The training process in a worker pod of the local cluster.
+
+    Args:
+        pod: the pod's name; another cluster on this computer may have one of the same name.
+        state: the state folder of the cluster.
 
     Raises:
         TrainyardError: there is none.
     """
     import psutil  # noqa: PLC0415
 
+    from infra.local.processes import MARK  # noqa: PLC0415
+
     for process in psutil.process_iter():
         try:
             # The launcher names forked workers `rank-N`; those that it spawns have their rank in the environment.
             environment = process.environ()
             trains = process.name().startswith("rank-") or "LOCAL_RANK" in environment
+            if not trains or environment.get("HOSTNAME") != pod:
+                continue
+            marks = [parent.environ().get(MARK, "") for parent in process.parents() if parent.pid > 1]
         except psutil.Error:
             continue
-        if trains and environment.get("HOSTNAME") == pod:
+        if any(mark.startswith(f"{state}:") for mark in marks):
             return process
     raise TrainyardError(f"pod {pod} has no training process on this computer: it may just be starting. Try again.")
+
+
+def _job_to_disturb(workspace: Workspace, asked: str | None, steps: Steps) -> str:
+    """The job that was asked for; else the one that runs; else a copy of the example, submitted now."""
+    jobs = workspace.jobs()
+    states = {job["job"]: job["state"] for job in jobs.summaries()}
+    if asked is not None and asked not in states:
+        raise TrainyardError(f"there is no job {asked} (there: {', '.join(states) or 'none'}). Submit it first.")
+    if asked is not None and states[asked] in ("Succeeded", "Failed"):
+        raise TrainyardError(f"job {asked} has ended ({states[asked]}): there is nothing to disturb. Submit another.")
+    living = [name for name, state in states.items() if state not in ("Succeeded", "Failed")]
+    if asked is None and len(living) > 1:
+        raise TrainyardError(f"several jobs run: {', '.join(living)}. Say which with --job.")
+    if asked is None and not living:
+        name = example.submit_another(jobs)
+        steps.say(f"No job runs: submitted a copy of the example as {name}.")
+        return name
+    return asked or living[0]
 
 
 def _observe(
     workspace: Workspace,
     job: str,
     fault: str,
-    victim: str | Callable[[], str],
-    inject: Callable[[], float],
+    choose: Callable[[], str],
+    strike: Callable[[str], float],
     steps: Steps,
     *,
     wait: bool,
 ) -> dict[str, Any]:
+    """Wait until the job trains, strike, and measure.
+
+    Args:
+        workspace: the stack.
+        job: the job.
+        fault: name of the fault.
+        choose: names what is to be hit, when training is under way.
+        strike: hits it; returns when that was (Unix seconds).
+        steps: shows what goes on.
+        wait: whether to watch the job to its end.
+    """
     from infra.drill import Observer  # noqa: PLC0415
 
-    jobs = workspace.jobs()
-    if jobs.get(job) is None:
-        raise TrainyardError(f"there is no job {job}. Submit one: trainyard submit training/examples/digits.yaml")
-    with jobs.follow(job) as follower:
+    with workspace.jobs().follow(job) as follower:
         observer = Observer(job, follower)
         with steps.step(f"job {job} training"):
             latest = observer.until_training()
             steps.note(f"{latest.fields['world_size']} workers")
         with steps.step(f"drill {fault}"):
-            hit = victim() if callable(victim) else victim
-            result = observer.through(fault, hit, inject)
+            victim = choose()
+            result = observer.through(fault, victim, lambda: strike(victim))
             steps.note(
-                f"{hit}: next step after {result.seconds_to_next_step:.1f} s, {result.steps_lost} steps lost,"
+                f"{victim}: next step after {result.seconds_to_next_step:.1f} s, {result.steps_lost} steps lost,"
                 f" {result.world_before} -> {result.world_after} workers"
             )
         outcome = result.as_json() | {"stand_in": "local stack: pods are processes of this computer"}
         if wait:
             with steps.step(f"job {job} to its last step"):
-                outcome |= _end(observer)
-                steps.note(f"test accuracy {outcome.get('accuracy')}")
+                outcome |= _end(observer, job)
+                steps.note(f"test accuracy {outcome['accuracy']}")
     return outcome
 
 
-def _end(observer: Observer) -> dict[str, Any]:
-    finished = observer.until_finished(JOB_ENDS)
+def _end(observer: Observer, job: str) -> dict[str, Any]:
+    finished = observer.until_finished(example.TIMEOUT)
     if finished is None:
-        raise TrainyardError(
-            f"the job did not finish within {JOB_ENDS}. Look: trainyard jobs; kubectl describe elasticjob"
-        )
+        raise TrainyardError(f"job {job} did not finish within {example.TIMEOUT}. Look: trainyard jobs")
     return {"accuracy": finished.fields.get("accuracy"), "loss": finished.fields.get("loss")}
 
 
 def _local(stack: str, steps: Steps) -> Workspace:
     workspace = Workspace.open(stack)
     if not workspace.is_local:
-        raise TrainyardError(f"drills disturb clusters on this computer only; stack {stack} is elsewhere")
+        raise UsageError(f"drills disturb clusters on this computer only; stack {stack} is elsewhere")
     workspace.build_engines(steps)  # a node that is replaced needs them
     return workspace
 
 
-def _running(pods: list[Pod], job: str) -> list[Pod]:
-    running = sorted((pod for pod in pods if pod.status and pod.status.phase == "Running"), key=_name)
+def _running(workspace: Workspace, job: str) -> list[Pod]:
+    from infra.jobs import name_of  # noqa: PLC0415
+
+    pods = workspace.jobs().workers(job)
+    running = sorted((pod for pod in pods if pod.status and pod.status.phase == "Running"), key=name_of)
     if not running:
         raise TrainyardError(f"job {job} has no running workers to disturb. See: trainyard jobs")
     return running
-
-
-def _name(pod: Pod) -> str:
-    return str(pod.metadata.name) if pod.metadata else ""
 
 
 def _node(pod: Pod) -> str:
@@ -228,5 +269,5 @@ def _show(outcome: dict[str, Any], *, json: bool) -> None:
         return
     shown = table("", "")
     for name, value in outcome.items():
-        shown.add_row(name.replace("_", " "), str(value))
+        row(shown, name.replace("_", " "), value)
     stdout().print(shown)

@@ -165,8 +165,8 @@ def known_names(names: list[str] | None) -> list[str]:
     for name in names or []:
         if name not in EVERY_ENGINE:
             near = difflib.get_close_matches(name, EVERY_ENGINE, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise typer.BadParameter(f"{name} is no engine{hint} Engines: {', '.join(EVERY_ENGINE)}")
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise typer.BadParameter(f"{name} is no engine{hint}; engines: {', '.join(EVERY_ENGINE)}")
     return list(names or EVERY_ENGINE)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infra.cli import options
-from infra.cli.console import Steps, print_json, stdout, table
+from infra.cli.console import Steps, print_json, row, stdout, table
 from infra.cli.workspace import Workspace
 
 
@@ -31,21 +31,21 @@ def submit(
     Example: [bold]trainyard submit training/examples/digits.yaml --wait[/bold]
     """
     jobs = Workspace.open(stack).jobs()
-    steps = Steps(quiet=json)
+    steps = Steps()
     results: list[dict[str, Any]] = []
     for name in jobs.submit(file):
         result: dict[str, Any] = {"job": name, "namespace": jobs.namespace, "state": "Submitted"}
         if wait:
             with steps.step(f"job {name}"):
                 end = jobs.wait(name, timedelta(seconds=timeout), steps.note)
-                steps.note(f"{end.type} {end.message}")
+                steps.note(f"{end.type}: {end.message}")
             result |= {"state": end.type, "reason": end.reason, "message": end.message}
         results.append(result)
     if json:
         print_json({"jobs": results})
     else:
         for result in results:
-            stdout().print(f"{result['job']}: {result['state']}")
+            stdout().print(f"{result['job']}: {result['state']} {result.get('message', '')}".rstrip(), markup=False)
     if any(result["state"] == "Failed" for result in results):
         raise typer.Exit(1)
 
@@ -61,8 +61,7 @@ def list_jobs(stack: options.Stack = "local", json: options.Json = False) -> Non
         print_json({"namespace": jobs.namespace, "jobs": rows})
         return
     shown = table("job", "state", "workers", "generation", "message")
-    for row in rows:
-        shown.add_row(
-            row["job"], row["state"], f"{row['ready']}/{row['desired']}", str(row["generation"]), row["message"]
-        )
+    for job in rows:
+        workers = f"{job['ready']}/{job['desired']}"
+        row(shown, job["job"], job["state"], workers, job["generation"], job["message"])
     stdout().print(shown if rows else f"no jobs in namespace {jobs.namespace}")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.cli import options
-from infra.cli.console import Steps, print_json, stderr, stdout, table
-from infra.cli.workspace import Workspace
-from infra.clusters import CHECKOUT
-from infra.errors import TrainyardError
+from infra.cli import example, options
+from infra.cli.console import Steps, print_json, row, stderr, stdout, table
+from infra.cli.workspace import MUTATING, PREVIEWING, Workspace
+from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 
 if TYPE_CHECKING:
-    from infra.engine import Summary
+    from infra.engine import Operation, Summary
     from infra.local.cluster import ClusterStatus
 
-EXAMPLE = CHECKOUT / "training" / "examples" / "digits.yaml"
-EXAMPLE_JOB = "digits"
-EXAMPLE_TIMEOUT = timedelta(minutes=10)
 STAND_IN = "Pods of the local cluster are processes of this computer; GPUs are numbers, not devices."
 
 
@@ -51,7 +47,7 @@ def up(
     Example: [bold]trainyard up -s local --with-example[/bold]
     """
     workspace = Workspace.open(stack)
-    steps = Steps(quiet=json)
+    steps = Steps()
     result: dict[str, Any] = {"stack": stack, "target": workspace.settings.target}
     with workspace.changing(steps, wait=not no_wait):
         workspace.build_engines(steps)
@@ -80,7 +76,8 @@ def preview(stack: options.Stack = "local", json: options.Json = False) -> None:
     """
     workspace = Workspace.open(stack)
     workspace.access()
-    steps = Steps(quiet=json)
+    steps = Steps()
+    workspace.build_engines(steps)
     summary = _run(workspace, "preview", steps, f"preview of {stack}")
     if json:
         print_json({"stack": stack, "changes": summary.changes, "steps": summary.steps})
@@ -88,10 +85,10 @@ def preview(stack: options.Stack = "local", json: options.Json = False) -> None:
     shown = table("operation", "resource", "name", "because of")
     for step in summary.steps:
         *_, kind, name = step["urn"].split("::")
-        shown.add_row(step["op"], kind.split("$")[-1], name, ", ".join(step["diffs"]))
+        row(shown, step["op"], kind.split("$")[-1], name, ", ".join(step["diffs"]))
     if summary.steps:
         stdout().print(shown)
-    stdout().print(summary.sentence())
+    stdout().print(summary.sentence(done=False))
 
 
 def down(
@@ -107,13 +104,13 @@ def down(
     """
     workspace = Workspace.open(stack)
     _confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
-    steps = Steps(quiet=json)
+    steps = Steps()
     result: dict[str, Any] = {"stack": stack}
     with workspace.changing(steps, wait=not no_wait):
         result["changes"] = _remove(workspace, steps)
-    if state and workspace.state_directory.exists():
-        with steps.step("state folder"):
-            shutil.rmtree(workspace.state_directory)
+        if state:
+            with steps.step("state folder"):
+                _delete_state(workspace)
     if json:
         print_json(result)
 
@@ -132,7 +129,7 @@ def status(stack: options.Stack = "local", json: options.Json = False) -> None:
     if json:
         print_json({"stack": stack, "healthy": cluster.healthy, **_status_document(cluster)})
     else:
-        _show_status(cluster)
+        _show_status(cluster, stack)
     if not cluster.healthy:
         raise typer.Exit(1)
 
@@ -145,9 +142,10 @@ def show_environment(stack: options.Stack = "local", json: options.Json = False)
     from infra.local.engines import locate  # noqa: PLC0415
 
     workspace = Workspace.open(stack)
-    variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.access().path)}
+    variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.kubeconfig())}
     if (kubectl := locate("kubectl")) and kubectl.origin != "PATH":
-        variables["PATH"] = f"{kubectl.path.parent}{os.pathsep}{variables['PATH']}"
+        path = variables.get("PATH", os.environ.get("PATH", os.defpath))
+        variables["PATH"] = f"{kubectl.path.parent}{os.pathsep}{path}"
     if json:
         print_json(variables)
         return
@@ -155,10 +153,11 @@ def show_environment(stack: options.Stack = "local", json: options.Json = False)
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
 
 
-def _run(workspace: Workspace, operation: Any, steps: Steps, name: str) -> Summary:
+def _run(workspace: Workspace, operation: Operation, steps: Steps, name: str) -> Summary:
+    looks = operation == "preview"
     with steps.step(name):
-        summary = workspace.engine().run(operation, steps.note)
-        steps.note(summary.sentence())
+        summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note)
+        steps.note(summary.sentence(done=not looks))
     return summary
 
 
@@ -166,52 +165,70 @@ def _example(workspace: Workspace, steps: Steps) -> dict[str, Any]:
     """Train the example job to its end and take a spot node away meanwhile; one that has succeeded is left alone."""
     from infra.cli.drill import reclaim_spot_node  # noqa: PLC0415
 
-    jobs = workspace.jobs()
-    name = EXAMPLE_JOB
-    ended = [c for c in jobs.conditions(name) if c.type == "Succeeded"] if jobs.get(name) else []
-    if ended:
+    jobs, name = workspace.jobs(), example.NAME
+    ended = {c.type: c for c in jobs.conditions(name)} if jobs.get(name) else {}
+    if "Succeeded" in ended:
         steps.say(
-            f"job {name} has succeeded before, and its checkpoints are kept: it would end at once."
-            " To see it train again: make down, then make up"
+            f"Job {name} has succeeded before and is left alone. To see it train again: `make down`, then `make up`;"
+            " or `trainyard drill spot`, which trains a copy."
         )
-        return {"job": name, "state": "Succeeded", "message": ended[-1].message}
-    jobs.submit(EXAMPLE)
-    outcome = reclaim_spot_node(workspace, name, steps, replace=True)
+        return {"job": name, "state": "Succeeded", "message": ended["Succeeded"].message}
+    if "Failed" in ended:
+        steps.say(f"Job {name} had failed ({ended['Failed'].message}); it is submitted again.")
+        jobs.delete(name)
+        jobs.wait_gone(name, example.TIMEOUT)
+    example.submit(jobs)
+    result: dict[str, Any] = {"job": name}
+    if workspace.is_local and any(pool.capacity == "spot" and pool.nodes for pool in workspace.settings.node_pools):
+        result["drill"] = reclaim_spot_node(workspace, name, steps, replace=True)
+    else:
+        steps.say("No node is reclaimed: that needs a spot pool on the local target.")
     with steps.step(f"job {name} to its end"):
-        end = jobs.wait(name, EXAMPLE_TIMEOUT, steps.note)
-        steps.note(f"{end.type}, test accuracy {outcome.get('accuracy')}")
+        end = jobs.wait(name, example.TIMEOUT, steps.note)
+        steps.note(end.type)
     if end.type != "Succeeded":
         raise TrainyardError(
-            f"job {name} ended as {end.type}: {end.message}."
-            f' Look: eval "$(trainyard env)"; kubectl -n {jobs.namespace} describe elasticjob {name}'
+            f'job {name} ended as {end.type}: {end.message}. Look: eval "$(trainyard env -s {workspace.stack})";'
+            f" kubectl -n {jobs.namespace} describe elasticjob {name}"
         )
-    return {"job": name, "state": end.type, "drill": outcome}
+    return result | {"state": end.type, "message": end.message}
 
 
 def _remove(workspace: Workspace, steps: Steps) -> dict[str, int]:
     if not workspace.is_local:
+        workspace.build_engines(steps)
         return _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
     cluster = workspace.local_cluster(steps)
     changes: dict[str, int] = {}
     if cluster.status().healthy:
         changes = _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
-    elif workspace.engine_has_state():
+    elif workspace.engine_has_record():
         # A cluster that does not answer whole cannot end its pods in order. All that the stack made goes with it below.
         with steps.step(f"record of stack {workspace.stack}"):
             workspace.engine().forget()
     with steps.step("nodes and control plane"):
         cluster.down()
         cluster.erase()
-        for left in workspace.state_directory.glob("pulumi/run-*"):  # of engine runs that were killed
-            shutil.rmtree(left)
     return changes
+
+
+def _delete_state(workspace: Workspace) -> None:
+    """Delete what this project keeps in the state folder, and the folder unless somebody else put something there."""
+    directory = workspace.state.directory
+    for name in ("pulumi", "logs"):
+        if (directory / name).exists():
+            shutil.rmtree(directory / name)
+    for name in ("kubeconfig", "stack", "lock.holder", "lock"):
+        (directory / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise TrainyardError(f"{question} There is no terminal to ask: add --yes.")
+        raise UsageError(f"{question} There is no terminal to ask: add --yes.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 
@@ -246,7 +263,7 @@ def _status_document(cluster: ClusterStatus) -> dict[str, Any]:
     return {"kubeconfig": str(cluster.kubeconfig), "processes": processes, "nodes": nodes, "note": STAND_IN}
 
 
-def _show_status(cluster: ClusterStatus) -> None:
+def _show_status(cluster: ClusterStatus, stack: str) -> None:
     document = _status_document(cluster)
     parts = table("process", "state", "pid", "port", "memory", "since")
     for part in document["processes"]:
@@ -260,7 +277,7 @@ def _show_status(cluster: ClusterStatus) -> None:
         stdout().print(nodes)
         stdout().print(STAND_IN)
     if not any(part["pid"] for part in document["processes"]):
-        stderr().print("Nothing runs. Start it: trainyard up")
+        stderr().print(f"Nothing runs. Start it: trainyard up -s {stack}", markup=False)
 
 
 def _mark(*, good: bool) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.clusters import CHECKOUT, Access, kubeconfig_of, local_state_directory
+from infra.errors import TrainyardError
 
 if TYPE_CHECKING:
     from infra.cli.console import Steps
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 
 _ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
 
-_PULUMI_PROCESS = "pulumi"  # its name in the process table of the state folder
+MUTATING = "pulumi"
+"""Name of engine runs that change the stack, in the process table of the state folder; one at a time."""
+PREVIEWING = "pulumi-preview"
+"""Name of engine runs that only look; they may run beside others."""
 _PULUMI_GRACE = 30.0  # seconds in which the engine finishes the step it is at
 
 
@@ -81,7 +87,9 @@ class Workspace:
         from infra.local.processes import Processes  # noqa: PLC0415
 
         with self.state.lock(wait=wait, note=steps.say):
-            Processes(self.state).stop(_PULUMI_PROCESS, grace=_PULUMI_GRACE)
+            Processes(self.state).stop(MUTATING, grace=_PULUMI_GRACE)
+            for left in self.state.path("pulumi").glob(f"run-{MUTATING}-*"):
+                shutil.rmtree(left)
             yield
 
     def access(self) -> Access:
@@ -102,39 +110,76 @@ class Workspace:
 
         return Jobs(self.access(), self.settings.namespace)
 
+    @property
+    def keeps_own_record(self) -> bool:
+        """Whether the engine's record of this stack is in the state folder.
+
+        It is, unless the user named a backend for Pulumi (`PULUMI_BACKEND_URL`, `pulumi login`) and the stack is not
+        of the local target: then backend, login, plugins and passphrase are theirs, and nothing of it is touched.
+        """
+        pulumi_home = Path(os.environ.get("PULUMI_HOME", "~/.pulumi")).expanduser()
+        named = "PULUMI_BACKEND_URL" in os.environ or (pulumi_home / "credentials.json").exists()
+        return self.is_local or not named
+
     def pulumi_environment(self) -> dict[str, str]:
-        """Variables with which `pulumi` sees this stack: its own state folder, unless another backend is named."""
-        from infra.local.engines.pulumi import pulumi_environment  # noqa: PLC0415
+        """Variables with which plain `pulumi` sees this stack as the command does."""
+        from infra.local.engines.pulumi import install_plugins, pulumi_environment  # noqa: PLC0415
 
-        environment = pulumi_environment(self.state_directory)
-        if not self.is_local:
-            for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"):
-                if name in os.environ:
-                    environment[name] = os.environ[name]
-        return environment
+        if not self.keeps_own_record:
+            return {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+        environment = pulumi_environment(self.state.directory)
+        install_plugins(self.state.directory)
+        return environment | {"TRAINYARD_STATE_DIR": str(self.state.directory)}
 
-    def engine_has_state(self) -> bool:
+    def kubeconfig(self) -> Path:
+        """A kubeconfig whose current context is the stack's cluster, for plain `kubectl`.
+
+        Raises:
+            TrainyardError: the user's kubeconfig has no such context.
+        """
+        from infra.local.engines import ensure  # noqa: PLC0415
+
+        access = self.access()
+        if access.context is None:
+            return access.path
+        kubectl = str(ensure(["kubectl"])["kubectl"].path)
+        view = ["config", "view", "--raw", "--flatten", "--minify"]
+        done = subprocess.run(
+            [kubectl, *view, f"--kubeconfig={access.path}", f"--context={access.context}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise TrainyardError(
+                f"context {access.context} of {access.path} cannot be used: {done.stderr.strip()}."
+                f" Correct trainyard:kubeconfig.context in Pulumi.{self.stack}.yaml"
+            )
+        path = self.state.path("kubeconfig")
+        self.state.write(path, done.stdout)
+        return path
+
+    def engine_has_record(self) -> bool:
         """Whether the engine has ever recorded this stack in the state folder."""
         return any(self.state_directory.glob(f"pulumi/backend/.pulumi/stacks/*/{self.stack}.json"))
 
-    def engine(self) -> Engine:
-        """The Pulumi engine for this stack, with its plugins in place."""
+    def engine(self, process: str = MUTATING) -> Engine:
+        """The Pulumi engine for this stack.
+
+        Args:
+            process: its name in the process table of the state folder.
+        """
         from infra.engine import Engine  # noqa: PLC0415
         from infra.local.engines import ensure  # noqa: PLC0415
-        from infra.local.engines.pulumi import install_plugins  # noqa: PLC0415
         from infra.local.processes import MARK  # noqa: PLC0415
 
-        pulumi = ensure(_ENGINES_OF_PULUMI)["pulumi"]
-        environment = self.pulumi_environment() | {MARK: f"{self.state.directory}:{_PULUMI_PROCESS}"}
-        install_plugins(self.state_directory)
-        backend = environment["PULUMI_BACKEND_URL"]
         return Engine(
             project=CHECKOUT,
             stack=self.stack,
-            pulumi=pulumi.path,
-            environment=environment,
-            backend=Path(backend.removeprefix("file://")) if backend.startswith("file://") else None,
-            scratch=self.state.folder("pulumi"),
+            pulumi=ensure(_ENGINES_OF_PULUMI)["pulumi"].path,
+            environment=self.pulumi_environment() | {MARK: f"{self.state.directory}:{process}"},
+            backend=self.state.folder("pulumi", "backend") if self.keeps_own_record else None,
+            scratch=self.state.path("pulumi", f"run-{process}-"),
         )
 
     def build_engines(self, steps: Steps) -> None:
@@ -145,8 +190,8 @@ class Workspace:
         names = engines.EVERY_ENGINE if self.is_local else _ENGINES_OF_PULUMI
         with steps.step("engines", spinner=False), build_progress() as progress:
             found = engines.ensure(names, progress)
-            built = sum(engine.origin == "cache" for engine in found.values())
-            steps.note(f"{built} built here, {len(found) - built} from PATH")
+            elsewhere = sum(engine.origin != "cache" for engine in found.values())
+            steps.note(f"{len(found) - elsewhere} of our own build, {elsewhere} of this computer's")
 
     def local_cluster(self, steps: Steps | None = None) -> LocalCluster:
         """The cluster on this computer."""

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 import infra.cli
 from infra.cli import workspace
+from infra.cli.console import Steps
 
 TRAINYARD = Path(sys.executable).with_name("trainyard")
 
@@ -105,7 +106,7 @@ def test_down_asks_before_it_removes_and_does_not_hang_without_a_terminal(
     monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     code, _, err = run(capsys, monkeypatch, "down")
-    assert code == 1
+    assert code == 2
     assert "add --yes" in err
 
 
@@ -132,6 +133,34 @@ def test_status_of_what_does_not_run_says_so(short_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["healthy"] is False
     assert not any(part["pid"] for part in report["processes"])
+
+
+def test_what_others_say_is_shown_as_it_is_and_never_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps()
+    with steps.step("job [bold]x[/checkpoints]"):
+        steps.note("no room on [gpu-spot-1] [/]")
+    steps.say("[red]said[/red]")
+    err = capsys.readouterr().err
+    for text in ("job [bold]x[/checkpoints]", "no room on [gpu-spot-1] [/]", "[red]said[/red]"):
+        assert text in err
+    assert [step.note for step in steps.finished] == ["no room on [gpu-spot-1] [/]"]
+
+
+def test_the_state_folder_is_deleted_without_what_others_put_there(short_path: Path) -> None:
+    theirs = short_path / "state" / "thesis.txt"
+    theirs.parent.mkdir(mode=0o700)
+    theirs.write_text("years of work")
+    arguments = [str(TRAINYARD), "down", "--yes", "--state"]
+    subprocess.run(arguments, env=environment_in(short_path), capture_output=True, check=True)
+    assert [path.name for path in theirs.parent.iterdir()] == ["thesis.txt"]
+
+
+def test_doctor_looks_at_engines_and_namespaces() -> None:
+    done = subprocess.run([TRAINYARD, "doctor", "--json"], capture_output=True, text=True, check=False)
+    findings = {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert {"memory", "etcd", "kubelet", "process-runtime", "namespaces"} <= set(findings)
+    for finding in findings.values():
+        assert finding["ok"] or finding["remedy"]
 
 
 def test_the_command_is_what_the_package_installs() -> None:
