@@ -133,3 +133,32 @@ func TestContainersOfAPodShareTheirMemoryFilesAndKernelSettings(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatAnImageNeedsFromAHomeFolderIsSeenByAnyUser(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		home, err := os.UserHomeDir()
+		must(t, err)
+		if !n.isRoot() {
+			home = n.dir // an ordinary user cannot look into the home folder of who runs the tests
+		}
+		tools, err := os.MkdirTemp(home, "prt-tools-")
+		must(t, err)
+		t.Cleanup(func() { must(t, os.RemoveAll(tools)) })
+		must(t, os.Chmod(tools, 0o755))
+		must(t, os.WriteFile(tools+"/tool", []byte("#!/bin/sh\necho it works\n"), 0o755))
+		must(t, os.Symlink("/var/empty/python3", tools+"/dangling"))
+		n.writeImages(map[string]any{shellImage: map[string]any{
+			"entrypoint": []string{tools + "/tool"}, "mounts": []string{tools}, "user": "65532",
+		}})
+		n.start()
+		p := n.pod()
+		expect(t, "output", p.output(""), "it works\n")
+		id, err := p.create("", func(c *runtimeapi.ContainerConfig) { c.Command = []string{tools + "/dangling"} })
+		must(t, err)
+		_, err = n.runtime.StartContainer(n.context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+		if err == nil {
+			t.Fatal("a link to nothing was started")
+		}
+		contains(t, err.Error(), `leads to /var/empty/python3, which the container does not see: add that folder to the image's "mounts"`)
+	})
+}

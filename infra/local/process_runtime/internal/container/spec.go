@@ -15,8 +15,6 @@ type Spec struct {
 	Root string
 	// Hide, Show: folders of the computer that are masked, and paths below them that stay visible (read-only).
 	Hide, Show []string
-	// Files maps paths of the container to files of this computer that are shown there, read-only.
-	Files map[string]string
 	// Mounts are the volumes.
 	Mounts []Mount
 	// Devices are device files, host path to container path.

@@ -130,16 +130,6 @@ func (v *view) show() error {
 			return fmt.Errorf("a path that the image needs: %w", err)
 		}
 	}
-	targets := make([]string, 0, len(v.spec.Files))
-	for target := range v.spec.Files {
-		targets = append(targets, target)
-	}
-	sort.Strings(targets)
-	for _, target := range targets {
-		if err := v.mount(v.spec.Files[target], target, visible); err != nil {
-			return fmt.Errorf("a file that the image needs: %w", err)
-		}
-	}
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (s *Server) specOf(c *member, p *pod, image *images.Image) (*container.Spec
 	}
 	folder := s.records.folder(containerRecords, c.id)
 	spec := &container.Spec{
-		Root: filepath.Join(folder, "root"), Hide: s.config.Hidden(), Show: image.Mounts, Files: image.Files, Mounts: mounts,
+		Root: filepath.Join(folder, "root"), Hide: s.config.Hidden(), Show: image.Mounts, Mounts: mounts,
 		Shm: filepath.Join(s.records.folder(podRecords, p.id), "shm"), Privileged: sc.GetPrivileged(),
 		HostProcesses: sc.GetNamespaceOptions().GetPid() == cri.NamespaceMode_NODE, ReadonlyRoot: sc.GetReadonlyRootfs(),
 		Masked: sc.GetMaskedPaths(), Readonly: sc.GetReadonlyPaths(), Identity: id.of(s.singleUser),

@@ -32,8 +32,6 @@ type Image struct {
 	Size uint64 `json:"size"`
 	// Mounts are paths of this computer that the image's containers see read-only even where they are hidden otherwise.
 	Mounts []string `json:"mounts"`
-	// Files are paths inside the container that stand for other paths of this computer ("/bin/sh": "/usr/bin/dash").
-	Files map[string]string `json:"files"`
 	// Devices are device files (such as /dev/nvidia0) that the image's containers get.
 	Devices []string `json:"devices"`
 	// StopSignal that ends the container in place of SIGTERM.
