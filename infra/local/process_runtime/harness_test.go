@@ -64,8 +64,12 @@ func newTestNode(t testing.TB, user int) *testNode {
 	n := &testNode{t: t, user: user, dir: dir, command: "serve"}
 	t.Cleanup(func() {
 		n.stop()
+		text, err := os.ReadFile(n.log.Name())
+		must(t, err)
+		if strings.Contains(string(text), "DATA RACE") || strings.Contains(string(text), "panic:") {
+			t.Error("the runtime itself failed")
+		}
 		if t.Failed() {
-			text, _ := os.ReadFile(n.log.Name())
 			t.Logf("the runtime's log:\n%s", text)
 		}
 		must(t, os.RemoveAll(dir))
@@ -107,7 +111,8 @@ func (n *testNode) start(environment ...string) {
 	must(n.t, err)
 	must(n.t, os.WriteFile(n.dir+"/node/node.json", text, 0o644))
 	n.process = exec.Command(n.dir+"/process-runtime", n.command, "--config", n.dir+"/node/node.json")
-	n.process.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environment...)
+	// With -race every process would wait a second at its end.
+	n.process.Env = append([]string{"PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"}, environment...)
 	n.process.Stdout, n.process.Stderr = n.log, n.log
 	if n.user != os.Geteuid() {
 		must(n.t, filepath.Walk(n.dir, func(path string, _ os.FileInfo, err error) error {

@@ -129,7 +129,7 @@ func StartPause() (*Pauser, error) {
 	defer theirs.Close()
 	cmd := exec.Command("/proc/self/exe", PauseCommand)
 	cmd.Args[0] = "process-runtime"
-	cmd.Env = []string{"GOMAXPROCS=1"}
+	cmd.Env = OwnEnvironment("GOMAXPROCS=1")
 	cmd.Dir = "/"
 	cmd.Stdin = theirs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: unix.CLONE_NEWPID}

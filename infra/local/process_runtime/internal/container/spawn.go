@@ -71,7 +71,7 @@ func Start(spec Spec, ns Namespaces, streams []*os.File) (*Running, error) {
 	}
 	cmd := exec.Command("/proc/self/exe", InitCommand)
 	cmd.Args[0] = "process-runtime"
-	cmd.Env = []string{"GOMAXPROCS=2"}
+	cmd.Env = OwnEnvironment("GOMAXPROCS=2")
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr // a crash of the init itself
 	cmd.ExtraFiles = []*os.File{theirs}

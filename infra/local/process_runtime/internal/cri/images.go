@@ -4,14 +4,12 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"trainyard.dev/process-runtime/internal/images"
-	"trainyard.dev/process-runtime/internal/processes"
 )
 
 func describe(image *images.Image) *cri.Image {
@@ -76,10 +74,6 @@ func (s *Server) RemoveImage(_ context.Context, q *cri.RemoveImageRequest) (*cri
 
 // ImageFsInfo tells how much disk the containers' own files use. Images use none.
 func (s *Server) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
-	used, files := processes.DiskUsage(s.config.RuntimeDir())
-	usage := []*cri.FilesystemUsage{{
-		Timestamp: time.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: s.config.RuntimeDir()},
-		UsedBytes: &cri.UInt64Value{Value: used}, InodesUsed: &cri.UInt64Value{Value: files},
-	}}
+	usage := []*cri.FilesystemUsage{s.diskUsage(s.config.RuntimeDir())}
 	return &cri.ImageFsInfoResponse{ImageFilesystems: usage, ContainerFilesystems: usage}, nil
 }

@@ -81,28 +81,28 @@ func (s *Server) measurable(keep func(*member) bool) []measured {
 
 func (s *Server) measure(m measured, table *processes.Table) *cri.ContainerStats {
 	now := time.Now().UnixNano()
-	root := s.records.folder(containerRecords, m.id)
-	size := s.stats.size(root)
-	stats := &cri.ContainerStats{
-		Attributes: m.attributes,
-		WritableLayer: &cri.FilesystemUsage{
-			Timestamp: size.at.UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: s.config.RuntimeDir()},
-			UsedBytes: u64(size.bytes), InodesUsed: u64(size.files),
-		},
+	var usage processes.Usage
+	if m.init != 0 {
+		usage = table.Tree(m.init)
 	}
-	usage := table.Tree(m.init)
-	if m.init == 0 {
-		usage = processes.Usage{}
+	return &cri.ContainerStats{
+		Attributes: m.attributes, Cpu: cpuOf(usage, now), Memory: memoryOf(usage, now, m.limit),
+		WritableLayer: s.diskUsage(s.records.folder(containerRecords, m.id)),
 	}
-	stats.Cpu, stats.Memory = cpuOf(usage, now), memoryOf(usage, now, m.limit)
-	stats.Swap = &cri.SwapUsage{Timestamp: now, SwapAvailableBytes: u64(0), SwapUsageBytes: u64(0)}
-	return stats
+}
+
+// diskUsage of a folder, which may be a few seconds old.
+func (s *Server) diskUsage(folder string) *cri.FilesystemUsage {
+	size := s.stats.size(folder)
+	return &cri.FilesystemUsage{
+		Timestamp: size.at.UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: s.config.RuntimeDir()},
+		UsedBytes: u64(size.bytes), InodesUsed: u64(size.files),
+	}
 }
 
 func cpuOf(u processes.Usage, now int64) *cri.CpuUsage {
-	return &cri.CpuUsage{
-		Timestamp: now, UsageCoreNanoSeconds: u64(uint64(u.CPU)), UsageNanoCores: u64(0),
-	}
+	// The kubelet makes a rate of two of these; a rate given here, even 0, would be taken instead.
+	return &cri.CpuUsage{Timestamp: now, UsageCoreNanoSeconds: u64(uint64(u.CPU))}
 }
 
 // memoryOf reports the resident memory of the tree. Pages that its processes share are counted for each of them.
@@ -113,7 +113,7 @@ func memoryOf(u processes.Usage, now, limit int64) *cri.MemoryUsage {
 	}
 	return &cri.MemoryUsage{
 		Timestamp: now, WorkingSetBytes: u64(u.RSS), RssBytes: u64(u.RSS), UsageBytes: u64(u.RSS),
-		AvailableBytes: u64(available), PageFaults: u64(0), MajorPageFaults: u64(0),
+		AvailableBytes: u64(available),
 	}
 }
 

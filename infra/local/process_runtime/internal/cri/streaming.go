@@ -184,12 +184,10 @@ func (t streamer) Attach(
 		go follow(terminal, resize)
 	}
 	if out != nil {
-		streams.stdout.join(out)
-		defer streams.stdout.leave(out)
+		defer streams.stdout.leave(streams.stdout.join(out))
 	}
 	if errs != nil {
-		streams.stderr.join(errs)
-		defer streams.stderr.leave(errs)
+		defer streams.stderr.leave(streams.stderr.join(errs))
 	}
 	left := make(chan struct{})
 	if in != nil && input != nil {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"trainyard.dev/process-runtime/internal/crilog"
 )
@@ -111,8 +112,6 @@ func (s *streams) closeInput() {
 }
 
 func (s *streams) close() {
-	s.stdout.close()
-	s.stderr.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.terminal != nil {
@@ -126,41 +125,80 @@ func (s *streams) close() {
 
 // audience passes output on to all who are attached. Writing to it never fails, so the log goes on.
 type audience struct {
-	mu      sync.Mutex
-	writers map[io.Writer]struct{}
-	ended   chan struct{}
+	mu        sync.Mutex
+	listeners map[*listener]struct{}
 }
 
-func newAudience() *audience {
-	return &audience{writers: map[io.Writer]struct{}{}, ended: make(chan struct{})}
+// listener is one attached client.
+type listener struct {
+	pieces chan []byte
+	// done is closed when all pieces have been written, or the client has gone.
+	done chan struct{}
 }
+
+const (
+	// waitingPieces may be on their way to a client, each up to a line's length.
+	waitingPieces = 64
+	// patience is how long a container's output waits for a client that does not read. Then the client is dropped: a
+	// forgotten `kubectl attach` must not stop a training.
+	patience = 5 * time.Second
+)
+
+func newAudience() *audience { return &audience{listeners: map[*listener]struct{}{}} }
 
 func (a *audience) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for w := range a.writers {
-		if _, err := w.Write(p); err != nil {
-			delete(a.writers, w)
+	for l := range a.listeners {
+		piece := append([]byte{}, p...)
+		select {
+		case l.pieces <- piece:
+			continue
+		default:
+		}
+		select {
+		case l.pieces <- piece:
+		case <-l.done:
+			a.drop(l)
+		case <-time.After(patience):
+			a.drop(l)
 		}
 	}
 	return len(p), nil
 }
 
-func (a *audience) join(w io.Writer) {
+// join passes output on to w from now on.
+func (a *audience) join(w io.Writer) *listener {
+	l := &listener{pieces: make(chan []byte, waitingPieces), done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		for piece := range l.pieces {
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.writers[w] = struct{}{}
+	a.listeners[l] = struct{}{}
+	return l
 }
 
-func (a *audience) leave(w io.Writer) {
+// leave ends it, after what is on its way has been written.
+func (a *audience) leave(l *listener) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.writers, w)
+	a.drop(l)
+	a.mu.Unlock()
+	select {
+	case <-l.done:
+	case <-time.After(patience):
+	}
 }
 
-func (a *audience) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.writers = map[io.Writer]struct{}{}
-	close(a.ended)
+// drop is called with the lock held.
+func (a *audience) drop(l *listener) {
+	if _, there := a.listeners[l]; there {
+		delete(a.listeners, l)
+		close(l.pieces)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"trainyard.dev/process-runtime/internal/container"
 )
 
 // How a node gets the right to make namespaces.
@@ -34,7 +36,7 @@ func Probe() (How, error) {
 	}
 	for _, way := range ways {
 		cmd := exec.Command("/proc/self/exe", ProbeCommand)
-		cmd.Env = []string{}
+		cmd.Env = container.OwnEnvironment()
 		cmd.SysProcAttr = cloneFlags(way == UserNamespace)
 		output, err := cmd.CombinedOutput()
 		if err == nil {
