@@ -26,15 +26,10 @@ clean: ## remove the state as well (keeps .venv and the built engines)
 setup: .venv/installed ## only install: Python environment and engines
 	@$(RUN) engines build
 
-test: test-unit test-go test-engines ## all tests, on the real engines (builds them first where they are missing)
+test: test-unit test-engines ## all tests, on the real engines (builds them first where they are missing)
 
 test-unit: .venv/installed ## the tests that need no engine
 	@.venv/bin/pytest -n 2 -m "not engines"
-
-test-go: .venv/installed ## vet and tests of the process runtime; with the race detector where there is a C compiler
-	@cd infra/local/process_runtime
-	go vet ./...
-	if command -v cc >/dev/null; then CGO_ENABLED=1 go test -race ./...; else echo "no C compiler: without -race"; go test ./...; fi
 
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
@@ -77,4 +72,4 @@ bench: setup ## measure the whole path on this computer
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup test test-unit test-go test-engines lint lock bench
+.PHONY: help up down clean setup test test-unit test-engines lint lock bench
