@@ -162,3 +162,16 @@ func TestWhatAnImageNeedsFromAHomeFolderIsSeenByAnyUser(t *testing.T) {
 		contains(t, err.Error(), `leads to /var/empty/python3, which the container does not see: add that folder to the image's "mounts"`)
 	})
 }
+
+func TestDevicesOfTheImageAreThereIfTheComputerHasThem(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		n.writeImages(map[string]any{shellImage: map[string]any{
+			"entrypoint": []string{"sh"}, "devices": []string{"/dev/kms*", "/dev/no-such-device*", "/dev/net"},
+		}})
+		n.start()
+		p := n.pod()
+		text := p.output("ls /dev; ls -l /proc/self/fd | sed 's/.*> //'")
+		contains(t, text, "kmsg\n", "null\n", "pts\n")
+		lacks(t, text, "loop", "tty0", "no-such", "socket", "mnt:")
+	})
+}

@@ -56,8 +56,17 @@ func (s *Server) specOf(c *member, p *pod, image *images.Image) (*container.Spec
 	for _, d := range c.config.Devices {
 		spec.Devices = append(spec.Devices, container.Device{Source: d.HostPath, Target: d.ContainerPath})
 	}
-	for _, d := range image.Devices {
-		spec.Devices = append(spec.Devices, container.Device{Source: d, Target: d})
+	for _, pattern := range image.Devices {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, fmt.Errorf("the image's device %q is not a valid pattern: %w", pattern, err)
+		}
+		for _, device := range found {
+			// Folders such as /dev/nvidia-caps match too; what is in them has to be named.
+			if info, err := os.Stat(device); err == nil && info.Mode()&os.ModeDevice != 0 {
+				spec.Devices = append(spec.Devices, container.Device{Source: device, Target: device})
+			}
+		}
 	}
 	return spec, nil
 }

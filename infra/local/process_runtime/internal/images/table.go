@@ -32,7 +32,7 @@ type Image struct {
 	Size uint64 `json:"size"`
 	// Mounts are paths of this computer that the image's containers see read-only even where they are hidden otherwise.
 	Mounts []string `json:"mounts"`
-	// Devices are device files (such as /dev/nvidia0) that the image's containers get.
+	// Devices are patterns of device files ("/dev/nvidia*") that the image's containers get as far as they are there.
 	Devices []string `json:"devices"`
 	// StopSignal that ends the container in place of SIGTERM.
 	StopSignal string `json:"stopSignal"`

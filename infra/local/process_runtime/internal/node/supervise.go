@@ -47,6 +47,11 @@ type child struct {
 // Supervise is the first process of a node: it starts the CRI server and, if withKubelet, the kubelet, starts again what
 // dies, as systemd would, and ends both on SIGTERM. When it returns, the kernel ends what may be left.
 func Supervise(c *config.Config, configPath string, withKubelet bool) error {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	signal.Ignore(syscall.SIGHUP)
 	held, err := lock(c.Dir)
 	if err != nil {
 		return err
@@ -58,12 +63,6 @@ func Supervise(c *config.Config, configPath string, withKubelet bool) error {
 	if err := privateFolders(kubeletFolders); err != nil {
 		return err
 	}
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGCHLD)
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	signal.Ignore(syscall.SIGHUP)
-
 	server := &child{name: "CRI server", ready: func() bool { return true }, start: func() (int, error) {
 		return start([]string{"/proc/self/exe", ServerCommand, "--config", configPath}, os.Stderr, false)
 	}}
