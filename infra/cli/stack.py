@@ -66,6 +66,7 @@ def up(
     stdout().print(steps.closing_table())
     if workspace.is_local:
         stdout().print(STAND_IN)
+    stdout().print(f"kubeconfig: {result['kubeconfig']}", markup=False)
     stdout().print(f'To look around: eval "$(trainyard env -s {stack})"; kubectl get elasticjobs,pods,nodes -A')
 
 
