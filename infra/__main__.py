@@ -12,60 +12,48 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 import pulumi
 import pulumi_kubernetes as kubernetes
 
-from infra import settings as stack_settings
 from infra.clusters import kubeconfig_of
+from infra.errors import TrainyardError
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
 from infra.in_cluster.namespaces import Namespaces
+from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.scheduling import Priorities
 from infra.in_cluster.storage_claims import CheckpointClaim, LocalStorageClasses
+from infra.settings import from_engine
+from infra.wiring.naming import dns_policy
+from infra.wiring.storage import storage_of
 
 
 def main() -> None:
     """Declare everything that the stack consists of."""
-    stack = pulumi.get_stack()
-    settings = stack_settings.from_engine(pulumi.runtime.config.CONFIG.get(), stack)
-    access = kubeconfig_of(settings, stack)
+    settings = from_engine(pulumi.runtime.config.CONFIG.get(), pulumi.get_stack())
+    access = kubeconfig_of(settings, pulumi.get_stack())
     cluster = kubernetes.Provider("cluster", kubeconfig=str(access.path), context=access.context)
-    options = pulumi.ResourceOptions(provider=cluster)
+    there = pulumi.ResourceOptions(provider=cluster)
+    storage, images = storage_of(settings), settings.images
 
-    namespaces = Namespaces("namespaces", training=settings.namespace, opts=options)
-    priorities = Priorities("priorities", opts=options)
-    block: pulumi.Input[str] | None = settings.kubeconfig.storage_class if settings.kubeconfig else None
-    shared = block
-    if settings.target == "local":
-        classes = LocalStorageClasses("storage-classes", opts=options)
-        block, shared = classes.block, classes.shared
+    names = Namespaces("namespaces", training=settings.namespace, opts=there)
+    priorities = Priorities("priorities", opts=there)
+    classes = LocalStorageClasses("storage-classes", names=storage.own_classes, opts=there)
+    claim = CheckpointClaim(
+        "checkpoints", namespace=names.training, volume=storage.checkpoints, classes=classes, opts=there
+    )
 
-    checkpoints = CheckpointClaim(
-        "checkpoints",
-        namespace=namespaces.training,
-        size=settings.checkpoints.size,
-        storage_class=shared,
-        opts=options,
-    )
-    etcd = Etcd(
-        "etcd",
-        namespace=namespaces.system,
-        image=settings.images.etcd,
-        storage=settings.etcd.storage,
-        storage_class=block,
-        opts=pulumi.ResourceOptions(provider=cluster, depends_on=[priorities]),
-    )
+    pods = OwnPods(namespace=names.system, dns_policy=dns_policy(settings.target))
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[priorities])
+    etcd = Etcd("etcd", pods=pods, image=images.etcd, volume=storage.etcd, classes=classes, opts=after)
     ElasticController(
-        "elastic-controller",
-        namespace=namespaces.system,
-        image=settings.images.controller,
-        replicas=settings.controller.replicas,
-        opts=pulumi.ResourceOptions(provider=cluster, depends_on=[priorities]),
+        "elastic-controller", pods=pods, image=images.controller, replicas=settings.controller.replicas, opts=after
     )
+
     pulumi.export("kubeconfig", str(access.path))
-    pulumi.export("namespace", namespaces.training)
+    pulumi.export("namespace", names.training)
     pulumi.export("rdzvEndpoint", etcd.endpoint)
-    pulumi.export("checkpointClaim", checkpoints.claim)
+    pulumi.export("checkpointClaim", claim.claim)
 
 
 try:
     main()
-except stack_settings.SettingsError as mistakes:
-    raise pulumi.RunError(str(mistakes)) from None
+except TrainyardError as error:
+    raise pulumi.RunError(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parent.parent
 """The folder of Pulumi.yaml."""
 LOCAL_KUBECONFIG = "kubeconfig"
+STATE_VARIABLE = "TRAINYARD_STATE_DIR"
 
 
 class ClusterUnreachableError(TrainyardError):
     """The stack's cluster is not there."""
+
+
+class StateFolderError(TrainyardError):
+    """The state folder that the user named cannot be this stack's."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +36,30 @@ class Access:
     """The kubeconfig file."""
     context: str | None
     """Context in that file; None for its current one."""
+    remedy: str
+    """What to do when the cluster does not answer: the end of an error message."""
 
 
 def local_state_directory(stack: str) -> Path:
-    """The state folder of a local cluster: `$TRAINYARD_STATE_DIR`, else one for each checkout and stack.
+    """The state folder of a stack: `$TRAINYARD_STATE_DIR`, else one for each checkout and stack.
 
-    Not in the checkout, whose path may be too long for unix sockets and whose file system may not take them.
+    Not in the checkout, whose path may be too long for unix sockets and whose file system may not take them. A folder
+    that the user names is this very folder, so it can hold one stack. A relative one begins at the folder of
+    Pulumi.yaml: command and engine, which work in different folders, then mean the same.
+
+    Raises:
+        StateFolderError: the folder that the user named holds what another stack has made.
     """
-    if chosen := os.environ.get("TRAINYARD_STATE_DIR"):
-        return Path(chosen).expanduser()
+    if chosen := os.environ.get(STATE_VARIABLE):
+        directory = Path(os.path.abspath(CHECKOUT / _expanded(chosen)))  # noqa: PTH100 - resolve() follows links
+        holders = _holders(directory)
+        if holders and stack not in holders:
+            raise StateFolderError(
+                f"{directory} is the state folder of stack {holders[0]}: {stack} would take over its cluster."
+                f" Give {stack} another one (export {STATE_VARIABLE}=<folder>), unset {STATE_VARIABLE} so that each"
+                f" stack has its own, or remove the other: trainyard down -s {holders[0]}"
+            )
+        return directory
     import platformdirs  # noqa: PLC0415
 
     checkout = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:8]
@@ -52,16 +73,52 @@ def kubeconfig_of(settings: Settings, stack: str) -> Access:
         ClusterUnreachableError: the file is not there, or the local control plane is not running.
     """
     if settings.kubeconfig is not None:
-        path = Path(settings.kubeconfig.path).expanduser()
-        if not path.is_file():
+        path = CHECKOUT / _expanded(settings.kubeconfig.path)
+        if reason := _unreadable(path):
             raise ClusterUnreachableError(
-                f"kubeconfig of stack {stack} not found: {path}. Correct trainyard:kubeconfig.path in"
+                f"kubeconfig of stack {stack} cannot be read: {path}: {reason}. Correct trainyard:kubeconfig.path in"
                 f" Pulumi.{stack}.yaml, or create the cluster first (kind, k3d, minikube, …)."
             )
-        return Access(path, settings.kubeconfig.context)
+        context = f" --context {settings.kubeconfig.context}" if settings.kubeconfig.context else ""
+        return Access(
+            path,
+            settings.kubeconfig.context,
+            f"Is the cluster of stack {stack} running? Look: kubectl --kubeconfig {path}{context} cluster-info",
+        )
     path = local_state_directory(stack) / LOCAL_KUBECONFIG
-    if not path.is_file():
+    if _unreadable(path):
         raise ClusterUnreachableError(
             f"the local cluster of stack {stack} is not running. Start it: trainyard up -s {stack}"
         )
-    return Access(path, None)
+    return Access(path, None, f"Look: trainyard status -s {stack}. Start it: trainyard up -s {stack}")
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # `~somebody` who is not known here: no such file then
+        return Path(path)
+
+
+def _unreadable(path: Path) -> str:
+    """Why a file cannot be read; empty if it can."""
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:  # a zero byte in the path
+        return str(error)
+
+
+def _holders(directory: Path) -> list[str]:
+    """The stacks of which the engine has resources on record in a state folder."""
+    found = []
+    for record in sorted(directory.glob("pulumi/backend/.pulumi/stacks/*/*.json")):
+        try:
+            latest = json.loads(record.read_bytes())["checkpoint"]["latest"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # half-written: the engine will say so
+        if latest and latest.get("resources"):
+            found.append(record.stem)
+    return found

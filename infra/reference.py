@@ -33,7 +33,8 @@ def _rows(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Itera
         field = _resolved(schema, raw)
         default = raw.get("default")
         shown = "required" if key in required else f"`{default}`" if isinstance(default, int | str) else ""
-        yield f"`{prefix}{key}`", _values(field), shown, raw.get("description", field.get("description", ""))
+        meaning = " ".join(raw.get("description", field.get("description", "")).split())
+        yield f"`{prefix}{key}`", _values(field), shown, meaning
         inner = _resolved(schema, field["items"]) if field.get("type") == "array" else field
         if "properties" in inner:
             yield from _rows(schema, inner, f"{prefix}{key}{'[].' if field.get('type') == 'array' else '.'}")

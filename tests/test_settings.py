@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from infra.clusters import CHECKOUT
-from infra.settings import Settings, SettingsError, from_engine, parse, read_stack_file
+from infra.local.nodes.spec import LAST_NUMBER
+from infra.settings import LOCAL_NODES_MAX, Settings, SettingsError, from_engine, parse, read_stack_file
 
 STACK_FILES = sorted(CHECKOUT.glob("Pulumi.*.yaml"))
 
@@ -81,7 +85,7 @@ config:
     )
     assert "two pools are named 'gpu'" in message
     assert "trainyard:kubeconfig (line 3): has no meaning with target local" in message
-    assert "one pool without GPUs must have a node" in message
+    assert "one pool with a node must have neither GPUs nor capacity spot" in message
 
 
 def test_a_kubeconfig_target_needs_to_know_which(tmp_path: Path) -> None:
@@ -122,6 +126,182 @@ def test_the_engine_hands_over_the_same_settings_as_text(tmp_path: Path) -> None
     )
     told = {"trainyard:target": "local", "trainyard:nodePools": '[{"name":"7","nodes":2}]'}
     assert from_engine(told, "dev") == read_stack_file(path, "dev")
+
+
+def told(config: dict[str, Any]) -> dict[str, str]:
+    """A configuration as the engine hands it over."""
+    return {f"trainyard:{key}": value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+
+
+def written(folder: Path, config: dict[str, Any]) -> str:
+    """What is wrong with a stack file of this configuration."""
+    return mistakes(folder, yaml.safe_dump({"config": {f"trainyard:{key}": value for key, value in config.items()}}))
+
+
+def pools(*some: dict[str, Any]) -> dict[str, Any]:
+    return {"target": "local", "nodePools": [{"name": f"p{n}"} | pool for n, pool in enumerate(some)]}
+
+
+@pytest.mark.parametrize("home", [{"gpusPerNode": 1}, {"capacity": "spot"}, {"nodes": 0}])
+def test_etcd_and_the_controller_need_a_pool_that_takes_everything(tmp_path: Path, home: dict[str, Any]) -> None:
+    assert "trainyard:nodePools (line 2): one pool with a node must" in written(tmp_path, pools(home))
+    assert len(from_engine(told(pools(home, {})), "dev").node_pools) == 2
+
+
+def test_an_existing_cluster_brings_its_own_machines_and_pulls_its_images(tmp_path: Path) -> None:
+    message = written(
+        tmp_path, {"target": "kubeconfig", "kubeconfig": {"path": "k"}, **pools({})} | {"target": "kubeconfig"}
+    )
+    assert "3 mistakes" in message
+    assert "trainyard:nodePools (line 4): has no meaning with target kubeconfig" in message
+    assert "trainyard:images.controller: is missing: with target kubeconfig the cluster pulls it" in message
+    assert "fix: pulumi config set --path trainyard:images.etcd REGISTRY/etcd:TAG -s dev" in message
+
+
+def test_an_existing_cluster_has_no_pools_of_ours() -> None:
+    images = {"controller": "registry.example/c:1", "etcd": "registry.example/e:1"}
+    settings = from_engine(told({"target": "kubeconfig", "kubeconfig": {"path": "k"}, "images": images}), "dev")
+    assert settings.node_pools == ()
+
+
+def test_block_and_shared_volumes_have_classes_of_their_own(tmp_path: Path) -> None:
+    own = {"etcd": {"storageClass": "fast"}, "checkpoints": {"storageClass": "nfs", "accessMode": "ReadWriteMany"}}
+    message = written(tmp_path, {"target": "local", **own})
+    assert "2 mistakes" in message
+    assert "trainyard:etcd.storageClass (line 6): has no meaning with target local" in message
+    assert "fix: pulumi config rm --path trainyard:checkpoints.storageClass -s dev" in message
+    assert "allowed: ReadWriteMany, ReadWriteOnce" in written(
+        tmp_path, {"target": "local", "checkpoints": {"accessMode": "rwx"}}
+    )
+
+
+@pytest.mark.parametrize("nodes", ["3", True, 2.0, None])
+def test_a_number_in_a_stack_file_is_a_number(tmp_path: Path, nodes: Any) -> None:
+    message = written(tmp_path, pools({"nodes": nodes}))
+    assert "trainyard:nodePools[0].nodes (line 4)" in message
+    assert "must be a whole number, without quotes" in message
+
+
+@pytest.mark.parametrize("nodes", [3, "3"])
+def test_a_number_from_the_engine_may_be_text(nodes: Any) -> None:
+    assert from_engine(told(pools({"nodes": nodes})), "dev").node_pools[0].nodes == 3
+
+
+@pytest.mark.parametrize("nodes", ["three", "2.0", True, 2.0])
+def test_text_from_the_engine_is_not_taken_for_a_number_that_it_is_not(nodes: Any) -> None:
+    with pytest.raises(SettingsError, match="must be a whole number"):
+        from_engine(told(pools({"nodes": nodes})), "dev")
+
+
+def test_keys_are_in_camel_case(tmp_path: Path) -> None:
+    message = written(tmp_path, pools({"gpus_per_node": 1}))
+    assert "trainyard:nodePools[0].gpus_per_node (line 3): unknown key; did you mean 'gpusPerNode'?" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    {
+        "config: {3: x, trainyard:target: local}": "3 (line 1): is no text; keys are text",
+        "config: {trainyard:target: local, trainyard:etcd: {true: 1}}": "trainyard:etcd.true (line 1): is no text",
+        "config: {trainyard:target: 2026-13-45}": "line 1: '2026-13-45' is no timestamp; put it in quotes",
+        "config: {trainyard:target: !!int ''}": "line 1: '' is no int",
+        "config: {trainyard:nodePools: &a [*a]}": "line 1: an alias (*name) stands inside what it names",
+        "config: &a {trainyard:nodePools: *a}": "line 1: an alias (*name) stands inside what it names",
+        "config: {? [a] : b}": "is not YAML",
+        "config: " + "[" * 5000: "is not YAML",
+        "config: {trainyard:target: local, trainyard:target: local}": "is given twice, first in line 1",
+        "config: {trainyard:target: local, trainyard:namespace: {secure: v1:x}}": "no setting of a stack is a secret",
+        "config: {trainyard:target: local, trainyard:namespace: 2026-01-01}": "is 2026-01-01: must be text; in quotes",
+        "config: {trainyard:target: local, trainyard:controller: [2]}": "is a list: must be a mapping",
+        "config: {trainyard:target: local, trainyard:nodePools: {a: 1}}": "is a mapping: must be a list",
+    }.items(),
+)
+def test_odd_yaml_is_told_in_plain_words(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in mistakes(tmp_path, text)
+
+
+def test_aliases_within_aliases_are_read_once(tmp_path: Path) -> None:
+    levels = "".join(f"  {b}: &{b} [{','.join([f'*{a}'] * 20)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True))
+    message = mistakes(tmp_path, f"config:\n  a: &a [x]\n{levels}  trainyard:target: local\n  trainyard:etcd: *h\n")
+    assert "trainyard:etcd (line 11): is a list" in message
+
+
+def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_bytes("config:\n  trainyard:target: lokal\n  # für später\n".encode("latin-1"))
+    with pytest.raises(SettingsError, match="is not UTF-8 text \\(line 3 ") as caught:
+        read_stack_file(path, "dev")
+    assert "iconv" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["[x", '{"a":', "[" * 5000])
+def test_a_text_of_the_engine_that_only_looks_structured_is_text(value: str) -> None:
+    with pytest.raises(SettingsError, match="must be a list"):
+        from_engine({"trainyard:target": "local", "trainyard:nodePools": value}, "dev")
+
+
+def test_a_mistyped_prefix_is_not_passed_over(tmp_path: Path) -> None:
+    message = mistakes(tmp_path, "config: {trainyard:target: local, trainyrd:namespace: x, aws:region: eu-north-1}")
+    assert "1 mistake;" in message
+    assert "trainyrd:namespace (line 1): is not read: did you mean 'trainyard:namespace'?" in message
+    with pytest.raises(SettingsError, match="did you mean 'trainyard:namespace'"):
+        from_engine({"trainyard:target": "local", "trainyrd:namespace": "x"}, "dev")
+
+
+def test_keys_beside_config_are_pulumi_s_own(tmp_path: Path) -> None:
+    message = mistakes(
+        tmp_path,
+        """\
+encryptionsalt: v1:x
+secretprovider: x
+trainyard:namespace: x
+colour: red
+config: {trainyard:target: local}
+""",
+    )
+    assert "3 mistakes" in message
+    assert "secretprovider (line 2): unknown key; did you mean 'secretsprovider'?" in message
+    assert "trainyard:namespace (line 3): stands beside `config`, not in it" in message
+    assert "colour (line 4): unknown key; Pulumi knows here: config, encryptedkey" in message
+
+
+def test_what_contradicts_is_said_even_where_other_values_are_wrong(tmp_path: Path) -> None:
+    message = written(
+        tmp_path,
+        {
+            "target": "local",
+            "namespace": "Bad_Name",
+            "kubeconfig": {"path": "k"},
+            "nodePools": [{"name": "a", "gpusPerNode": 1}, {"name": "a", "gpusPerNode": 1, "capacity": "sopt"}],
+            "colour": "red",
+        },
+    )
+    assert "two pools are named 'a'" in message
+    assert "trainyard:kubeconfig (line 3): has no meaning with target local" in message
+    assert "allowed: on-demand, spot" in message
+    assert "trainyard:colour" in message
+    assert "trainyard:namespace" in message
+
+
+def test_nothing_is_concluded_from_a_wrong_value(tmp_path: Path) -> None:
+    message = written(tmp_path, {"target": "lokal", "nodePools": [{"name": "gpu", "gpusPerNode": 1}], "local": {}})
+    assert "1 mistake;" in message
+    message = written(tmp_path, pools({"nodes": "many", "gpusPerNode": 0}))
+    assert "1 mistake;" in message
+    message = written(tmp_path, {"target": "kubeconfig", "kubeconfig": {}, "images": {"controller": "", "etcd": "e:1"}})
+    assert "2 mistakes;" in message
+
+
+@pytest.mark.parametrize("namespace", ["trainyard-system", "default", "kube-system"])
+def test_the_jobs_have_a_namespace_of_their_own(tmp_path: Path, namespace: str) -> None:
+    message = written(tmp_path, {"target": "local", "namespace": namespace})
+    assert f"is '{namespace}': must be a namespace of the jobs' own" in message
+
+
+def test_the_local_target_has_room_for_so_many_nodes(tmp_path: Path) -> None:
+    assert LOCAL_NODES_MAX == LAST_NUMBER
+    message = written(tmp_path, pools({"nodes": 100}, {"nodes": 100}, {"nodes": 51}))
+    assert "trainyard:nodePools (line 2): ask for 251 nodes; the local target has room for 250" in message
 
 
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:

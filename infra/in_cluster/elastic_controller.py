@@ -18,7 +18,7 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, RoleRefArgs, SubjectArgs
 
-from infra.in_cluster.pods import restricted_container, restricted_pod
+from infra.in_cluster.pods import OwnPods, restricted_container, restricted_pod
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.crd import custom_resource_definition
 from training.controller.rbac import rules
@@ -31,12 +31,10 @@ _PORT = 8080
 class ElasticController(pulumi.ComponentResource):
     """Custom resource definition, account with the least rights, and the controller as a Deployment."""
 
-    def __init__(
-        self, name: str, *, namespace: pulumi.Input[str], image: str, replicas: int, opts: pulumi.ResourceOptions
-    ) -> None:
+    def __init__(self, name: str, *, pods: OwnPods, image: str, replicas: int, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:in_cluster:ElasticController", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        metadata = ObjectMetaArgs(name=_NAME, namespace=namespace, labels=_LABELS)
+        metadata = ObjectMetaArgs(name=_NAME, namespace=pods.namespace, labels=_LABELS)
         definition = custom_resource_definition()
         crd = CustomResourceDefinition(
             definition["metadata"]["name"], metadata=definition["metadata"], spec=definition["spec"], opts=child
@@ -47,7 +45,7 @@ class ElasticController(pulumi.ComponentResource):
             _NAME,
             metadata=ObjectMetaArgs(name=_NAME, labels=_LABELS),
             role_ref=RoleRefArgs(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name=_NAME),
-            subjects=[SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=namespace)],
+            subjects=[SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=pods.namespace)],
             opts=pulumi.ResourceOptions(parent=self, depends_on=[role, account]),
         )
         Deployment(
@@ -62,6 +60,7 @@ class ElasticController(pulumi.ComponentResource):
                         service_account_name=_NAME,
                         priority_class_name=PRIORITY_CONTROL,
                         enable_service_links=False,
+                        dns_policy=pods.dns_policy,
                         security_context=restricted_pod(),
                         containers=[_container(image)],
                     ),

@@ -16,7 +16,6 @@ from pulumi_kubernetes.core.v1 import (
     HTTPGetActionArgs,
     ObjectFieldSelectorArgs,
     PersistentVolumeClaimArgs,
-    PersistentVolumeClaimSpecArgs,
     PodSpecArgs,
     PodTemplateSpecArgs,
     ProbeArgs,
@@ -25,12 +24,13 @@ from pulumi_kubernetes.core.v1 import (
     ServicePortArgs,
     ServiceSpecArgs,
     VolumeMountArgs,
-    VolumeResourceRequirementsArgs,
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 
-from infra.in_cluster.pods import restricted_container, restricted_pod
+from infra.in_cluster.pods import OwnPods, restricted_container, restricted_pod
+from infra.in_cluster.storage_claims import LocalStorageClasses, claim_spec
 from infra.wiring.scheduling import PRIORITY_CONTROL
+from infra.wiring.storage import Volume
 
 CLIENT_PORT = 2379
 _METRICS_PORT = 2381  # plain HTTP /health and /metrics, apart from the client port
@@ -51,10 +51,10 @@ class Etcd(pulumi.ComponentResource):
         self,
         name: str,
         *,
-        namespace: pulumi.Input[str],
+        pods: OwnPods,
         image: str,
-        storage: str,
-        storage_class: pulumi.Input[str] | None,
+        volume: Volume,
+        classes: LocalStorageClasses,
         opts: pulumi.ResourceOptions,
     ) -> None:
         super().__init__("trainyard:in_cluster:Etcd", name, None, opts)
@@ -63,7 +63,7 @@ class Etcd(pulumi.ComponentResource):
             "etcd",
             metadata=ObjectMetaArgs(
                 name="etcd",
-                namespace=namespace,
+                namespace=pods.namespace,
                 labels=_LABELS,
                 # A headless Service of a StatefulSet has no endpoints before its pods: nothing to wait for.
                 annotations={"pulumi.com/skipAwait": "true"},
@@ -77,7 +77,7 @@ class Etcd(pulumi.ComponentResource):
         )
         StatefulSet(
             "etcd",
-            metadata=ObjectMetaArgs(name="etcd", namespace=namespace, labels=_LABELS),
+            metadata=ObjectMetaArgs(name="etcd", namespace=pods.namespace, labels=_LABELS),
             spec=StatefulSetSpecArgs(
                 service_name="etcd",
                 replicas=1,
@@ -88,6 +88,7 @@ class Etcd(pulumi.ComponentResource):
                         priority_class_name=PRIORITY_CONTROL,
                         automount_service_account_token=False,
                         enable_service_links=False,
+                        dns_policy=pods.dns_policy,
                         security_context=restricted_pod(),
                         containers=[_container(image)],
                     ),
@@ -95,11 +96,7 @@ class Etcd(pulumi.ComponentResource):
                 volume_claim_templates=[
                     PersistentVolumeClaimArgs(
                         metadata=ObjectMetaArgs(name="data"),
-                        spec=PersistentVolumeClaimSpecArgs(
-                            access_modes=["ReadWriteOnce"],
-                            resources=VolumeResourceRequirementsArgs(requests={"storage": storage}),
-                            storage_class_name=storage_class,
-                        ),
+                        spec=claim_spec(volume, classes),
                     )
                 ],
                 # The volume goes with the stack, as all that the stack made does.
@@ -109,7 +106,7 @@ class Etcd(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[service]),
         )
-        self.endpoint = pulumi.Output.format("etcd.{0}:{1}", namespace, CLIENT_PORT)
+        self.endpoint = pulumi.Output.format("etcd.{0}:{1}", pods.namespace, CLIENT_PORT)
         self.register_outputs({"endpoint": self.endpoint})
 
 

@@ -6,7 +6,7 @@ import pulumi
 from pulumi_kubernetes.core.v1 import Namespace
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
-SYSTEM_NAMESPACE = "trainyard-system"
+from infra.wiring.naming import SYSTEM_NAMESPACE
 
 
 class Namespaces(pulumi.ComponentResource):

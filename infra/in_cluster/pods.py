@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pulumi
 from pulumi_kubernetes.core.v1 import CapabilitiesArgs, PodSecurityContextArgs, SeccompProfileArgs, SecurityContextArgs
 
 UNPRIVILEGED = 65532
 """User and group of the project's images (the number that distroless images use for `nonroot`)."""
+
+
+@dataclass(frozen=True)
+class OwnPods:
+    """Where the pods of Trainyard's own parts run."""
+
+    namespace: pulumi.Input[str]
+    dns_policy: str
+    """See `infra.wiring.naming.dns_policy`."""
 
 
 def restricted_pod() -> PodSecurityContextArgs:
