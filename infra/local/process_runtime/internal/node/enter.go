@@ -10,14 +10,16 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"trainyard.dev/process-runtime/internal/container"
 )
 
 // InsideCommand is the hidden subcommand that runs a node from within its namespaces.
 const InsideCommand = "inside"
 
-// processVariable marks engine processes for `trainyard`. Only the outermost process of a node carries it, so that one
-// node is one process to whoever looks.
-const processVariable = "TRAINYARD_PROCESS"
+// handedOn are the variables that a node's programs get of the environment. Above all not TRAINYARD_PROCESS, so that one
+// node is one process to whoever looks for it; and no secret, which a container that sees the node's processes might read.
+var handedOn = []string{"PATH", "HOME", "TMPDIR", "TZ", "LANG"}
 
 // cloneFlags are the namespaces of a node: mounts of its own, because the kubelet's device plugin folder is hard-wired;
 // and processes of its own, because then the kernel ends all of a node when its first process ends, however it ends.
@@ -45,9 +47,10 @@ func Enter(arguments ...string) (int, error) {
 	cmd := exec.Command("/proc/self/exe", append([]string{InsideCommand}, arguments...)...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, os.Stdout, os.Stderr
-	for _, variable := range os.Environ() {
-		if len(variable) <= len(processVariable) || variable[:len(processVariable)+1] != processVariable+"=" {
-			cmd.Env = append(cmd.Env, variable)
+	cmd.Env = container.OwnEnvironment()
+	for _, name := range handedOn {
+		if value, set := os.LookupEnv(name); set {
+			cmd.Env = append(cmd.Env, name+"="+value)
 		}
 	}
 	cmd.SysProcAttr = cloneFlags(how == UserNamespace)
