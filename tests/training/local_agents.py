@@ -124,6 +124,8 @@ class Agent:
 class Job:
     """Launchers of one job, all on this computer."""
 
+    launcher = "training"
+
     def __init__(
         self, folder: Path, etcd: Etcd, script: Sequence[str], *, nnodes: str = "1:3", run: str = "job"
     ) -> None:
@@ -133,7 +135,7 @@ class Job:
 
     def start(self, name: str, *options: str, environment: Mapping[str, str] | None = None) -> Agent:
         command = [
-            *(sys.executable, "-m", "training", f"--nnodes={self._nnodes}", "--rdzv-backend=etcd-v3"),
+            *(sys.executable, "-m", self.launcher, f"--nnodes={self._nnodes}", "--rdzv-backend=etcd-v3"),
             *(f"--rdzv-endpoint={self._etcd.endpoint}", f"--rdzv-id={self._run}", *options, *self._script),
         ]
         base = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TRAINYARD_", "COV_"))}

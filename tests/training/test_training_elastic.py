@@ -156,6 +156,22 @@ def test_a_plain_ddp_program_recovers_without_knowing_of_us(tmp_path: Path, etcd
         job.stop()
 
 
+def test_torchrun_itself_gains_from_the_handler(tmp_path: Path, etcd: Etcd) -> None:
+    """Through the entry point: a node that is told to go leaves at once instead of after 45 s."""
+    job = script_job(tmp_path, etcd, PLAIN)
+    job.launcher = "torch.distributed.run"
+    try:
+        stays, goes = job.start("a", "--max-restarts=3"), job.start("b", "--max-restarts=3")
+        wait_for(lambda: any(step >= 3 and world == 2 for step, world in plain_steps(job)), "three steps")
+        goes.process.send_signal(signal.SIGTERM)
+        assert goes.wait() == 1
+        wait_for(lambda: any(world == 1 for _, world in plain_steps(job)), "steps of one", 30)
+        stays.process.send_signal(signal.SIGTERM)
+        stays.wait()
+    finally:
+        job.stop()
+
+
 def test_etcd_may_go_away_and_come_back_while_training_goes_on(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server:
         job = script_job(tmp_path, server, PLAIN)

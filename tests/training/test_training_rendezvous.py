@@ -16,6 +16,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousInfo,
     RendezvousStateError,
+    RendezvousTimeoutError,
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
@@ -515,3 +516,26 @@ def test_a_job_whose_etcd_was_wiped_is_not_taken_for_its_former_self(etcd: Memor
 def test_an_empty_run_id_is_refused(etcd: MemoryEtcd) -> None:
     with pytest.raises(ValueError, match="--rdzv-id"):
         handler(etcd, run_id="")
+
+
+def test_too_few_nodes_are_counted_and_told(etcd: MemoryEtcd) -> None:
+    alone = handler(etcd, nnodes=(2, 3), join_timeout="1")
+    error = together(alone.next_rendezvous)[0]
+
+    assert isinstance(error, RendezvousTimeoutError)
+    assert "fewer than 2 nodes have come to the job 'job' within 1 s; start more" in str(error)
+
+
+def test_nodes_that_meet_wait_for_an_etcd_that_restarts(etcd: MemoryEtcd) -> None:
+    first, second = handler(etcd, nnodes=(2, 2)), handler(etcd, nnodes=(2, 2))
+    etcd.down = True
+
+    def restart() -> None:
+        time.sleep(1)
+        etcd.down = False
+
+    infos = together(first.next_rendezvous, second.next_rendezvous, restart)
+
+    assert [info.world_size for info in infos[:2]] == [2, 2]
+    for node in (first, second):
+        node.leave()

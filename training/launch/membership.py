@@ -38,6 +38,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousStateError,
     RendezvousStoreInfo,
+    RendezvousTimeoutError,
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
@@ -62,6 +63,8 @@ FIRST_ROUND: Final = 1
 CACHE: Final = timedelta(milliseconds=200)
 # How often a node that waits for others looks. An etcd member serves thousands of such reads a second.
 POLL: Final = timedelta(milliseconds=25)
+# While nodes meet, etcd may be away as long as their patience lasts.
+PAUSE_WITHOUT_ETCD: Final = timedelta(milliseconds=500)
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
 
@@ -310,7 +313,16 @@ class OpExecutor(torch_.OpExecutor):
                 state.ports[self._node] = self._presence.port
             return action
 
-        super().run(decide, deadline, update_deadline)
+        while True:
+            try:
+                super().run(decide, deadline, update_deadline)
+            except RendezvousConnectionError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                logger.warning("%s; trying again", error)
+                time.sleep(PAUSE_WITHOUT_ETCD.total_seconds())
+            else:
+                return
 
     def _record(self, *_: Any, **__: Any) -> None:
         """No events: torch names each by inspecting the call stack, which takes longer than the operation."""
@@ -357,6 +369,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _executor: OpExecutor
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
+    _is_out: bool  # whether we have left the job or closed it
     _worker_store: torch_.TCPStore | None  # served by us while we are the first node
     expects_joiners: bool  # whether a node that comes is a reason to form a new world
 
@@ -407,6 +420,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         handler._executor = handler._op_executor = OpExecutor(node, holder, settings, Presence(node.addr))
         handler._world = set()
         handler._worker_store = None
+        handler._is_out = False
         handler.last_change = ""
         handler.expects_joiners = True
         return handler
@@ -438,6 +452,12 @@ class EtcdRendezvousHandler(torch_.Handler):
             raise RendezvousClosedError(
                 f"the job '{self._settings.run_id}' has {outcome or 'been closed'} already; to run it again, give it "
                 "another --rdzv-id"
+            ) from None
+        except RendezvousTimeoutError:
+            patience = self._settings.timeout.join.total_seconds()
+            raise RendezvousTimeoutError(
+                f"fewer than {self._settings.min_nodes} nodes have come to the job '{self._settings.run_id}' within "
+                f"{patience:g} s; start more, lower the least number in --nnodes, or raise join_timeout in --rdzv-conf"
             ) from None
         finally:
             self._executor.is_returning = False
@@ -508,7 +528,13 @@ class EtcdRendezvousHandler(torch_.Handler):
         return "joined" if state.wait_list and self.expects_joiners else ""
 
     def leave(self) -> None:
-        """Take this node out of the job, so that the others need not wait for its heartbeat to expire."""
+        """Take this node out of the job, so that the others need not wait for its heartbeat to expire.
+
+        Also runs at the interpreter's exit (plain torchrun does not call it); after `close` it does nothing.
+        """
+        if self._is_out:
+            return
+        self._is_out = True
         self._stop_heartbeats()
         try:
             self._executor.run(_LeaveOp(), self._get_deadline(LEAVE_TIMEOUT))
@@ -525,6 +551,7 @@ class EtcdRendezvousHandler(torch_.Handler):
 
     def close(self, outcome: str) -> bool:
         """End the job for all nodes, and for those that come later, with an outcome."""
+        self._is_out = True
         self._stop_heartbeats()
         deadline = self._get_deadline(self._settings.timeout.close)
         try:

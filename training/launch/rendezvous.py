@@ -28,6 +28,7 @@ was killed is missed by its peers' connections.
 This module only reads options; it imports no torch, because torch itself loads it through the entry point.
 """
 
+import atexit
 import os
 import ssl
 import time
@@ -75,7 +76,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     client = options.client()
     _await_etcd(client)
     run_id = _first_open_run(client, options, params.run_id) if next_free_run else params.run_id
-    return EtcdRendezvousHandler.create(
+    handler = EtcdRendezvousHandler.create(
         client,
         options,
         run_id=run_id,
@@ -84,6 +85,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         local_addr=params.local_addr,
         name=params.backend,
     )
+    atexit.register(handler.leave)
+    return handler
 
 
 def _await_etcd(client: EtcdClient) -> None:
