@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.status import Status
+    from rich.progress import Progress
     from rich.table import Table
+
+
+_WIDTH_OF_LOGS = 200
+_PROSE = ("", "message", "found", "remedy", "because of")
+"""Columns of sentences, which may be wrapped; names may not."""
 
 
 def stderr() -> Console:
@@ -27,7 +32,8 @@ def stdout() -> Console:
     """The console for results."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    # A log or a pipe has no width: tables there are as wide as they need.
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH_OF_LOGS)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -37,7 +43,8 @@ def table(*columns: str, title: str | None = None) -> Table:
 
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column == "seconds" else "left", overflow="fold")
+        prose = column in _PROSE
+        made.add_column(column, justify="right" if column == "seconds" else "left", overflow="fold", no_wrap=not prose)
     return made
 
 
@@ -71,8 +78,8 @@ class Step:
 class Steps:
     """Shows long work on stderr while it goes on, and keeps what each step took for the closing table.
 
-    On a terminal a running step shows a spinner; elsewhere each step is a line when it begins, lines for what it says
-    on the way, and a line when it ends, so that a log of CI is readable.
+    On a terminal a running step shows a spinner and its time; elsewhere each step is a line when it begins, lines for
+    what it says on the way, and a line when it ends, so that a log of CI is readable.
     """
 
     def __init__(self) -> None:
@@ -81,7 +88,8 @@ class Steps:
         self._note = ""
         self._depth = 0
         self._running = ""
-        self._status: Status | None = None
+        self._status: Progress | None = None
+        self._task: Any = None
 
     @contextlib.contextmanager
     def step(self, name: str, *, spinner: bool = True) -> Iterator[None]:
@@ -114,7 +122,7 @@ class Steps:
             return
         self._note = text
         if self._status is not None:
-            self._status.update(f"{escape(self._running)} [dim]{escape(text)}[/dim]")
+            self._status.update(self._task, description=f"{escape(self._running)} [dim]{escape(text)}[/dim]")
         elif not self._console.is_terminal:
             self._line(" ", "", text)
 
@@ -138,7 +146,11 @@ class Steps:
             self._line("…", name, "")
             yield
             return
-        with self._console.status(escape(name)) as status:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+        with Progress(*columns, console=self._console, transient=True) as status:
+            self._task = status.add_task(escape(name), total=None)
             self._status = status
             try:
                 yield
