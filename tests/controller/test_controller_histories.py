@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from training.controller.api import ConditionType, ElasticJob, ElasticJobStatus
-from training.controller.planner import CreatePod, DeleteJob, DeletePod, DeleteService, Plan, bounds, plan
+from training.controller.planner import (
+    NODE_UNSEEN_AFTER,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    Plan,
+    bounds,
+    plan,
+)
 from training.controller.records import NodeRecord, PodRecord
 
 UID = "0123456789abcdef"
@@ -194,6 +203,10 @@ class Histories(RuleBasedStateMachine):
         made = self.look()
         assert made.actions == (), f"still busy: {made.actions}"
         assert made.status == before, "still changing its mind"
+        if not before.ended and before.first_success_time is None:
+            left = [pod for pod in self.pods.values() if not pod.terminating]
+            assert not [pod for pod in left if pod.phase == "Failed"], "failed workers are left lying"
+            assert not [pod for pod in left if pod.node and pod.node not in self.nodes and self.old(pod)]
         if not before.ended and before.first_success_time is None and not self.job.spec.suspend:
             waiting = made.requeue_after is not None or any(p.terminating for p in self.pods.values())
             staying = self.staying()
@@ -271,6 +284,9 @@ class Histories(RuleBasedStateMachine):
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
+    def old(self, pod: PodRecord) -> bool:
+        return pod.created is not None and self.now - pod.created >= NODE_UNSEEN_AFTER
+
     def staying(self) -> list[PodRecord]:
         """Active workers of the generation on nodes that stay."""
         return [
@@ -290,10 +306,14 @@ class Histories(RuleBasedStateMachine):
 
     def remove(self, pod: PodRecord) -> None:
         del self.pods[pod.name]
-        requested = pod.deletion_requested or self.now
+        requested = pod.deletion_requested or (None if self.ended_first(pod) else self.now)
         self.vanished.append(
             replace(pod, gone=True, deletion_requested=requested, deletion_deadline=pod.deletion_deadline or self.now)
         )
+
+    @staticmethod
+    def ended_first(pod: PodRecord) -> bool:
+        return pod.finished and not pod.terminating
 
     @invariant()
     def each_end_is_counted_at_most_once(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from training.controller.api import ElasticJob
 from training.controller.capacity import parse_quantity, too_large, worker_requests
 from training.controller.pods import headless_service, rendezvous_id, worker_pod
-from training.controller.records import NodeRecord, node_record, parse_time, pod_record
+from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, parse_time, pod_record
 
 UID = "0123456789abcdef"
 
@@ -154,6 +154,18 @@ class TestPodRecord:
         assert record.deletion_requested == datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
         assert record.finished_at == datetime(2026, 11, 30, 12, 0, 40, tzinfo=UTC)
         assert record.resource_version == 42
+
+    def test_a_deletion_keeps_its_first_time_when_the_kubelet_shortens_the_grace(self) -> None:
+        told = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+        first = PodRecord("p", "u", deletion_requested=told)
+        last = PodRecord("p", "u", phase="Failed", deletion_requested=told + timedelta(seconds=9))
+        assert merged_pod(first, last).deletion_requested == told
+        assert merged_pod(PodRecord("p", "another"), last) == last
+
+    def test_a_pod_that_had_ended_before_its_deletion_has_ended_by_itself(self) -> None:
+        ended = PodRecord("p", "u", phase="Succeeded")
+        deleted = PodRecord("p", "u", phase="Succeeded", deletion_requested=datetime(2026, 11, 30, tzinfo=UTC))
+        assert merged_pod(ended, deleted).deletion_requested is None
 
     @pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Shutdown", "NodeLost", "Preempting"])
     def test_pods_ended_from_outside_without_the_condition_are_recognised(self, reason: str) -> None:

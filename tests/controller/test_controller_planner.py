@@ -217,18 +217,42 @@ class TestLoss:
         out = {"node-a": replace(NODE, out_of_service=True)}
         assert deletes(plan(running(1), [stuck], out, NOW)) == ["j-worker-0"]
 
-    def test_a_pod_that_its_kubelet_turned_away_is_free_but_not_tried_again_at_once(self) -> None:
+    def test_a_pod_that_its_kubelet_turns_away_is_free_but_not_tried_again_and_again_at_once(self) -> None:
         refused = failed(0, None, disruption="OutOfnvidia.com/gpu", finished_at=None)
-        made = plan(running(2), [refused, pod(1)], NODES, NOW)
-        assert (made.status.disruptions, made.status.restarts) == (1, 0)
-        assert creates(made) == []
-        assert made.requeue_after == timedelta(seconds=1)
+        first = plan(running(2), [refused, pod(1)], NODES, NOW)
+        again = plan(job(2, status=first.status), [replace(refused, uid="second"), pod(1)], NODES, NOW)
+        assert (again.status.disruptions, again.status.restarts) == (2, 0)
+        assert creates(again) == []
+        assert again.requeue_after == timedelta(seconds=1)
 
     def test_a_pod_on_a_node_not_known_yet_is_given_time(self) -> None:
         young = pod(0, created=NOW - timedelta(seconds=2), node="new")
         made = plan(running(1), [young], NODES, NOW)
         assert made.actions == ()
         assert made.requeue_after == timedelta(seconds=8)
+
+
+class TestInterruption:
+    """The controller died, or its calls failed, after the status write: actions are repeated, counts are not."""
+
+    @pytest.mark.parametrize(
+        ("worker", "nodes"),
+        [
+            (failed(0, 139), NODES),
+            (failed(0, 137, disruption="TerminationByKubelet"), NODES),
+            (pod(0, node="lost"), NODES),
+            (pod(0), NOTICED | {"node-a": replace(NOTICED["node-a"], reclaim_at=NOW)}),
+        ],
+        ids=["failed", "evicted", "node lost", "leaving"],
+    )
+    def test_a_removal_is_repeated(self, worker: PodRecord, nodes: dict[str, NodeRecord]) -> None:
+        workers = [worker, pod(1, node="node-b")]
+        nodes = nodes | {"node-b": NodeRecord("node-b")}
+        first = plan(running(2), workers, nodes, NOW)
+        again = plan(job(2, status=first.status), workers, nodes, NOW)
+        assert deletes(first) == deletes(again) == ["j-worker-0"]
+        assert first.status == again.status
+        assert first.status.restarts + first.status.disruptions == 1
 
 
 class TestNotice:
@@ -267,8 +291,16 @@ class TestFailure:
         made = plan(running(2), [failed(0, code), pod(1)], NODES, NOW)
         assert deletes(made) == ["j-worker-0"]
         assert made.status.restarts == 1
-        assert made.requeue_after == timedelta(seconds=1)
-        later = plan(job(2, status=made.status), [pod(1)], NODES, NOW + timedelta(seconds=1))
+        assert creates(made) == ["j-worker-0"]
+
+    def test_the_second_failure_in_a_row_waits(self) -> None:
+        first = plan(running(2), [failed(0, 139), pod(1)], NODES, NOW)
+        soon = NOW + timedelta(seconds=3)
+        second = plan(job(2, status=first.status), [failed(0, 139, uid="second"), pod(1)], NODES, soon)
+        assert deletes(second) == ["j-worker-0"]
+        assert creates(second) == []
+        assert second.requeue_after == timedelta(seconds=1)
+        later = plan(job(2, status=second.status), [pod(1)], NODES, soon + timedelta(seconds=1))
         assert creates(later) == ["j-worker-0"]
 
     @pytest.mark.parametrize("code", [1, 2, 64, 127])
@@ -326,7 +358,16 @@ class TestFailure:
         assert fresh.status.container_restarts == {"new": 1}
 
     def test_failures_in_a_row_wait_longer(self) -> None:
-        assert [failure_backoff(n).total_seconds() for n in (0, 1, 2, 3, 9, 10, 10_000)] == [0, 1, 2, 4, 256, 300, 300]
+        assert [failure_backoff(n).total_seconds() for n in (0, 1, 2, 3, 4, 10, 11, 10_000)] == [
+            0,
+            0,
+            1,
+            2,
+            4,
+            256,
+            300,
+            300,
+        ]
 
 
 class TestEnd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -21,7 +22,7 @@ from training.controller.api import ElasticJob, Reason
 from training.controller.client import Api, Object, RateLimit
 from training.controller.executor import job_record, summarised
 from training.controller.health import HealthServer
-from training.controller.main import JsonFormatter
+from training.controller.main import JsonFormatter, default_address
 from training.controller.planner import Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
@@ -296,3 +297,31 @@ def test_the_status_read_back_is_the_status_written() -> None:
     dumped = made.status.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert dumped["startTime"] == "2026-11-30T12:00:00Z"
     assert type(made.status).model_validate(dumped) == made.status
+
+
+def test_a_port_that_is_taken_is_told_without_a_traceback(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: c}}],"
+        " clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: c, user: {token: t}}]}"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = controller(f"--metrics-port={port}", env={"PATH": "/usr/bin:/bin", "KUBECONFIG": str(config)})
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stdout
+    assert "Choose another with --metrics-port" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_in_a_cluster_it_listens_on_the_pods_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert default_address() == "127.0.0.1"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("POD_IP", "127.77.1.4")
+    assert default_address() == "127.77.1.4"
+    monkeypatch.delenv("POD_IP")
+    monkeypatch.setenv("HOSTNAME", "localhost")
+    assert default_address() == "127.0.0.1"
+    monkeypatch.setenv("HOSTNAME", "no-such-host.invalid")
+    assert default_address() == "0.0.0.0"  # noqa: S104

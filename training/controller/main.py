@@ -187,11 +187,21 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--metrics-address",
-        default=os.environ.get("POD_IP", ""),
-        help="address to listen on (default: $POD_IP, else all)",
+        default=default_address(),
+        help="address to listen on (default: in a cluster the pod's own, else 127.0.0.1)",
     )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(argv)
+
+
+def default_address() -> str:
+    """Where to listen: the pod's address only, for pods of the local cluster share one network with this computer."""
+    if "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return "127.0.0.1"
+    try:
+        return os.environ.get("POD_IP") or socket.gethostbyname(os.environ.get("HOSTNAME") or socket.gethostname())
+    except OSError:
+        return "0.0.0.0"  # noqa: S104 -- a pod whose hosts file does not name it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -226,9 +236,11 @@ async def _run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        port = await health.start(args.metrics_address or "0.0.0.0", args.metrics_port)  # noqa: S104 -- a pod's own address
+        port = await health.start(args.metrics_address, args.metrics_port)
     except OSError as error:
-        _complain(f"cannot listen on port {args.metrics_port}: {error}. Choose another with --metrics-port")
+        _complain(
+            f"cannot listen on {args.metrics_address}:{args.metrics_port}: {error}. Choose another with --metrics-port"
+        )
         await api.close()
         return EXIT_USAGE
     log.info("started", extra={"identity": identity, "port": port, "namespace": args.namespace or "all"})

@@ -50,10 +50,13 @@ COLLATERAL_WINDOW = timedelta(seconds=120)
 """Exit code 1 this soon after a worker was lost is that loss's doing (torchrun ends with 1 when a peer goes), ..."""
 MOST_COLLATERAL = 10
 """... but not for ever."""
-FIRST_BACKOFF = timedelta(seconds=1)
+SECOND_BACKOFF = timedelta(seconds=1)
+"""The first failure is made good at once."""
 LONGEST_BACKOFF = timedelta(seconds=300)
 STREAK_ENDS_AFTER = timedelta(seconds=600)
 """A failure this long after the one before starts a new streak: the wait is short again."""
+
+SHORTEST_WAIT = timedelta(milliseconds=100)
 
 DEFAULT_GRACE_SECONDS = 30  # of Kubernetes
 
@@ -135,8 +138,8 @@ def grace_period(job: ElasticJob) -> int:
 
 
 def failure_backoff(streak: int) -> timedelta:
-    """The wait before a replacement after `streak` failures in short succession: 1 s, 2 s, 4 s ... 5 minutes."""
-    return min(FIRST_BACKOFF * 2 ** min(streak - 1, 20), LONGEST_BACKOFF) if streak > 0 else timedelta(0)
+    """The wait before a replacement after `streak` failures in short succession: none, 1 s, 2 s, 4 s ... 5 minutes."""
+    return min(SECOND_BACKOFF * 2 ** min(streak - 2, 20), LONGEST_BACKOFF) if streak > 1 else timedelta(0)
 
 
 def plan(
@@ -187,7 +190,8 @@ class _Planning:
     timers: list[datetime] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.now = self.now.replace(microsecond=0)
+        self.clock = self.now
+        self.now = self.now.replace(microsecond=0)  # as times are written in a status
         self.before = self.job.status
         self.status = self.job.status.model_copy(deep=True)
         self.own = sorted(
@@ -212,8 +216,8 @@ class _Planning:
             self._clean_up()
         self._force_delete_stuck()
         self._summarise()
-        wait = min(self.timers) - self.now if self.timers else None
-        return Plan(tuple(self.actions), self.status, tuple(self.events), max(wait, timedelta(0)) if wait else wait)
+        wait = max(min(self.timers) - self.clock, SHORTEST_WAIT) if self.timers else None
+        return Plan(tuple(self.actions), self.status, tuple(self.events), wait)
 
     def _mention_ignored_restart_policy(self) -> None:
         policy = self.job.spec.worker.restart_policy
@@ -280,18 +284,15 @@ class _Planning:
         """
         fatal: tuple[Reason, str] | None = None
         for pod in self.own:
-            if pod.uid in self.accounted or pod.generation != self.status.generation:
+            if pod.generation != self.status.generation:
                 continue
             if self._succeeded(pod):
                 if self.status.first_success_time is None:
                     self.status.first_success_time = self.now
                 self.accounted.add(pod.uid)
-                continue
-            if self.job.spec.suspend and _told_before_its_end(pod):
+            elif self.job.spec.suspend and _told_before_its_end(pod):
                 self.accounted.add(pod.uid)  # by the suspension; who else may have told it no longer matters
-                continue
-            disrupted = self._disruption(pod)
-            if disrupted is not None:
+            elif (disrupted := self._disruption(pod)) is not None:
                 self._count_disruption(pod, disrupted)
             elif pod.finished:
                 verdict = self._judge_failure(pod)
@@ -346,17 +347,22 @@ class _Planning:
         return None
 
     def _count_disruption(self, pod: PodRecord, why: str) -> None:
-        self.accounted.add(pod.uid)
-        self.status.disruptions += 1
-        self.status.last_disruption_time = self.now
-        self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
-        if pod.finished and pod.exit_code is None:
-            self._lengthen_streak()  # it did not even start: trying again at once would go on for ever
+        if pod.uid not in self.accounted:
+            self.accounted.add(pod.uid)
+            self.status.disruptions += 1
+            self.status.last_disruption_time = self.now
+            self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
+            if pod.finished and pod.exit_code is None:
+                self._lengthen_streak()  # it did not even start: trying again at once would go on for ever
         if not pod.terminating:
             self._delete(pod, why)
 
     def _judge_failure(self, pod: PodRecord) -> tuple[Reason, str] | None:
         """Charges a failed worker, or lets it off, and has it replaced; or says that it ends the job."""
+        if pod.uid in self.accounted:  # but its removal may have been cut short
+            if not pod.terminating:
+                self._delete(pod, "it has failed")
+            return None
         self.accounted.add(pod.uid)
         policy = self.job.spec.worker.restart_policy
         code = pod.exit_code
@@ -530,9 +536,8 @@ class _Planning:
     def _create(self, missing: int, leaving: Sequence[PodRecord]) -> None:
         if any(pod.generation != self.status.generation and not self._stuck(pod) for pod in self.own if not pod.gone):
             return  # the old generation goes first: its names and its GPUs become free
-        wait = failure_backoff(self.status.failure_streak)
-        if self.status.last_failure_time is not None and self.status.failure_streak > 0:
-            ready = self.status.last_failure_time + wait
+        if self.status.last_failure_time is not None:
+            ready = self.status.last_failure_time + failure_backoff(self.status.failure_streak)
             if self.now < ready:
                 self.timers.append(ready)
                 return
@@ -571,11 +576,12 @@ class _Planning:
                 self.timers.append(last_call)
 
     def _count_leaving(self, pod: PodRecord, grace: int | None) -> None:
-        self.accounted.add(pod.uid)
-        self.status.disruptions += 1
-        self.status.last_disruption_time = self.now
         why = f"node {pod.node} will be taken away"
-        self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} is told to leave ({why}); not charged")
+        if pod.uid not in self.accounted:
+            self.accounted.add(pod.uid)
+            self.status.disruptions += 1
+            self.status.last_disruption_time = self.now
+            self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} is told to leave ({why}); not charged")
         self._delete(pod, why, grace)
 
     def _delete(self, pod: PodRecord, why: str, grace_seconds: int | None = None) -> None:
@@ -695,11 +701,11 @@ class _Planning:
 
 
 def _told_before_its_end(pod: PodRecord) -> bool:
-    """Whether somebody deleted the pod before it ended by itself."""
+    """Whether somebody deleted the pod before it ended by itself; within the same second, deletion came first."""
     if not pod.finished:
         return pod.terminating
     told = pod.deletion_requested
-    return told is not None and (pod.finished_at is None or pod.finished_at > told)
+    return told is not None and (pod.finished_at is None or pod.finished_at >= told)
 
 
 def _victim_order(pod: PodRecord) -> tuple[int, float, int]:

@@ -6,7 +6,7 @@ A cluster may hold tens of thousands of pods; a record takes well under 2 KB, a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -62,7 +62,7 @@ class PodRecord:
     deletion_deadline: datetime | None = None
     """When the pod's grace period ends, if its deletion was requested."""
     deletion_requested: datetime | None = None
-    """When its deletion was requested: the deadline less the grace period."""
+    """When its deletion was requested: the deadline less the grace period. None if it was seen to have ended before."""
     disruption: str | None = None
     """Reason of condition DisruptionTarget, or of the pod's end from outside."""
     memory_eviction: bool = False
@@ -181,6 +181,18 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
         waiting=_waiting(waiting),
         resource_version=_number(meta.get("resourceVersion")),
     )
+
+
+def merged_pod(old: PodRecord, new: PodRecord) -> PodRecord:
+    """The newer of two records of a pod, with what only the older one tells: which came first, its end or its deletion.
+
+    The API server moves the time of a deletion that is repeated with a shorter grace period, as kubelets do at the end.
+    """
+    if old.uid != new.uid or new.deletion_requested is None:
+        return new
+    if old.deletion_requested is not None:
+        return replace(new, deletion_requested=min(old.deletion_requested, new.deletion_requested))
+    return replace(new, deletion_requested=None) if old.finished else new
 
 
 def _main_container_status(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:

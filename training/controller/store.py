@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from training.controller import client
 from training.controller.api import GROUP, LABEL_GROUP_NAME, LABEL_JOB_NAME, ElasticJob
 from training.controller.client import Api, Object
-from training.controller.records import NodeRecord, PodRecord, node_record, pod_record
+from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, pod_record
 from training.controller.watch import Informer
 
 POD_NEWS_DELAY = 0.05
@@ -61,7 +61,9 @@ class Store:
         self._vanished: defaultdict[str, list[PodRecord]] = defaultdict(list)
         ours = f"{LABEL_GROUP_NAME}={GROUP}"
         self.jobs = Informer(api, client.Job, job_record, self._job_changed, namespace=namespace)
-        self.pods = Informer(api, client.Pod, pod_record, self._pod_changed, namespace=namespace, labels=ours)
+        self.pods = Informer(
+            api, client.Pod, pod_record, self._pod_changed, namespace=namespace, labels=ours, merge=merged_pod
+        )
         self.services = Informer(
             api, client.Service, service_record, self._service_changed, namespace=namespace, labels=ours
         )

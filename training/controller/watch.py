@@ -48,6 +48,7 @@ class Informer(Generic[R]):
         *,
         namespace: str | None = None,
         labels: str | None = None,
+        merge: Callable[[R, R], R] = lambda _, new: new,
     ) -> None:
         self._api = api
         self._kind = kind
@@ -55,6 +56,7 @@ class Informer(Generic[R]):
         self._observe = observe
         self._namespace = namespace
         self._labels = labels
+        self._merge = merge
         self._records: dict[str, R] = {}
         self.synced = asyncio.Event()
         self.relists = 0
@@ -76,6 +78,8 @@ class Informer(Generic[R]):
         old = self._records.get(key)
         if old is not None and old.resource_version >= record.resource_version:
             return old
+        if old is not None:
+            record = self._merge(old, record)
         self._records[key] = record
         self._observe(key, old, record)
         return record
