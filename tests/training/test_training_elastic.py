@@ -88,6 +88,9 @@ def test_a_job_survives_every_loss_and_finishes_as_if_nothing_had_happened(digit
         done = max(event["step"] for event in digits.events("step") if event["generation"] == index)
         assert done - resumes[index]["step"] <= lost_at_most
 
+    assert "Traceback" not in digits.tail()
+    assert "another worker is gone" in first.log.read_text()
+
     late = digits.start("late")
     assert late.wait() == exit_codes.FINISHED
     assert "has finished already" in late.log.read_text()

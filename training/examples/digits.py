@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from training.checkpoint.folder import Checkpoint, CheckpointFolder, StaleWriterError, Writer
+from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFolder, Writer
 from training.data.cursor import Ids, SampleCursor, epoch_order, loss_weight, rank_slice
 from training.launch import exit_codes, notices
+from training.launch.peers import is_lost_peer
 from training.metrics.progress import emit, report_step
 
 NUM_HELD_OUT: Final = 297  # of 1797 images, chosen at random but always the same
@@ -215,5 +216,9 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except StaleWriterError as error:
+    except (CheckpointError, ValueError) as error:
         sys.exit(f"digits: {error}")
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        sys.exit("digits: another worker is gone; the launcher starts this one again from the last checkpoint")

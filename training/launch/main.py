@@ -31,9 +31,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from training.launch import exit_codes
+from training.launch.template import Job, Template, exit_quickly, run_job
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
@@ -45,8 +46,14 @@ MANY_RESTARTS: Final = 1000
 OURS: Final = frozenset({"etcd", "etcd-v3"})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the launcher; returns its exit code (see `training.launch.exit_codes`)."""
+def main() -> NoReturn:
+    """Run the launcher and exit with its code (see `training.launch.exit_codes`)."""
+    code = run(sys.argv[1:])
+    exit_quickly(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the launcher; returns its exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_at_once)  # process 1 would ignore SIGTERM otherwise; torch takes over later
     os.environ.setdefault(SHARE_STORE, "1")
@@ -55,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Slow imports (seconds) only after the handlers are set, and once for launcher and workers together.
     from training.launch import workers  # noqa: PLC0415
-    from training.launch.template import Job, Template, run_job  # noqa: PLC0415
 
     try:
         args = parse(argv)
@@ -137,7 +143,7 @@ def _check_script(args: argparse.Namespace) -> None:
         raise UsageError(f"there is no script '{name}' (working directory: {Path.cwd()})")
 
 
-def _launch(args: argparse.Namespace, template: Any) -> int:
+def _launch(args: argparse.Namespace, template: Template | None) -> int:
     """Start the agent and turn how it ends into an exit code."""
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
@@ -161,16 +167,16 @@ def _launch(args: argparse.Namespace, template: Any) -> int:
 
 
 def _launch_with_torch(args: argparse.Namespace) -> int:
-    from torch.distributed.run import run  # noqa: PLC0415
+    from torch.distributed.run import run as torchrun  # noqa: PLC0415
 
     try:
-        run(args)  # type: ignore[no-untyped-call]
+        torchrun(args)  # type: ignore[no-untyped-call]
     except (ValueError, AssertionError) as error:
         raise UsageError(str(error)) from error
     return exit_codes.FINISHED
 
 
-def _launch_with_etcd(args: argparse.Namespace, template: Any) -> int:
+def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> int:
     from torch.distributed.elastic.agent.server.api import WorkerSpec  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415

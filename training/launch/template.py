@@ -173,11 +173,7 @@ class Template:
 
 
 def run_job(job: Job) -> NoReturn:
-    """Become the worker: run the script as `__main__`, and exit as Python would, but without dismantling the heap.
-
-    That takes seconds in a forked process: every object taken down is a page to copy. What programs rely on is done:
-    other threads are awaited, exit functions run, open files flushed.
-    """
+    """Become the worker: run the script as `__main__`, and exit with its code."""
     sys.argv = [job.program, *job.args]
     code = 0
     try:
@@ -196,6 +192,15 @@ def run_job(job: Job) -> NoReturn:
     except BaseException:  # noqa: BLE001  (the end of the program, whatever it was)
         code = 1
         sys.excepthook(*sys.exc_info())
+    exit_quickly(code)
+
+
+def exit_quickly(code: int) -> NoReturn:
+    """Exit as Python would, but without dismantling the heap.
+
+    That takes seconds with torch in it, most of all in a forked process, where every object taken down is a page to
+    copy. What programs rely on is done: other threads are awaited, exit functions run, open files flushed.
+    """
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()

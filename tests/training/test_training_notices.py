@@ -1,0 +1,67 @@
+"""What workers say about themselves: notices, lost peers, progress lines."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from training.launch import exit_codes, notices
+from training.launch.peers import is_lost_peer
+from training.metrics.progress import PROGRESS_FILE, emit, report_step
+
+
+def test_sigterm_is_a_request_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notices, "_requested", False)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        notices.listen()
+        assert not notices.preemption_requested()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert notices.preemption_requested()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (line,) = capfd.readouterr().out.splitlines()  # told once
+    assert json.loads(line)["trainyard"] == "notice"
+
+
+def test_progress_is_one_json_object_per_line(capfd: pytest.CaptureFixture[str]) -> None:
+    emit("step", step=12, loss=0.5)
+    (line,) = capfd.readouterr().out.splitlines()
+
+    assert line.startswith('{"trainyard": "step", "time": ')
+    assert {"step": 12, "loss": 0.5}.items() <= json.loads(line).items()
+
+
+def test_the_agent_hears_how_far_the_worker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PROGRESS_FILE, raising=False)
+    report_step(1)  # without a launcher: nothing happens
+    monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "progress"))
+    report_step(7)
+    assert (tmp_path / "progress").read_text() == "7"
+    monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "gone" / "progress"))
+    report_step(8)  # the launcher is going: no reason to fail
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"), True),
+        (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (dist.DistNetworkError("The client socket has failed to connect"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("gloo/transport"), False),
+    ],
+)
+def test_the_loss_of_a_peer_is_told_from_our_own_faults(error: Exception, lost: bool) -> None:
+    assert is_lost_peer(error) == lost
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert (exit_codes.FINISHED, exit_codes.FAILED, exit_codes.USAGE) == (0, 1, 64)
+    assert (exit_codes.PREEMPTED, exit_codes.DO_NOT_RESTART, exit_codes.of_signal(15)) == (75, 78, 143)
