@@ -196,6 +196,16 @@ class TestLoss:
         assert made.status.first_success_time is None
         assert creates(made) == ["j-worker-2"]
 
+    @pytest.mark.parametrize("code", [0, 1, 143])
+    def test_a_worker_told_and_ended_within_the_same_second_was_told_first(self, code: int) -> None:
+        phase = "Succeeded" if code == 0 else "Failed"
+        quick = pod(
+            0, phase=phase, exit_code=code, finished_at=NOW, deletion_requested=NOW, deletion_deadline=NOW, gone=True
+        )
+        made = plan(running(2), [quick, pod(1)], NODES, NOW)
+        assert (made.status.disruptions, made.status.restarts) == (1, 0)
+        assert creates(made) == ["j-worker-0"]
+
     @pytest.mark.parametrize(("silent", "patience"), [(True, 5), (False, 60)])
     def test_a_node_that_is_not_ready_loses_its_workers_after_a_while(self, silent: bool, patience: int) -> None:
         nodes = {"node-a": replace(NODE, ready=False, not_ready_since=NOW, silent=silent)}
