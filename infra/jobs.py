@@ -6,8 +6,12 @@ through kubelet and API server like on any cluster.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import json
 import queue
+import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,24 +19,35 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import lightkube
 import yaml
-from lightkube.core.exceptions import ApiError
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 from infra.clusters import Access
 from infra.errors import TrainyardError
+from infra.settings import YAML_MISTAKES
 
-ElasticJob = create_namespaced_resource("elastic.pytorch.org", "v1alpha1", "ElasticJob", "elasticjobs")
+GROUP, VERSION, KIND = "elastic.pytorch.org", "v1alpha1", "ElasticJob"
+API_VERSION = f"{GROUP}/{VERSION}"
+ElasticJob = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
 JOB_LABEL = "elastic.pytorch.org/job-name"
 WORKER_CONTAINER = "elasticjob-worker"
 
 _POLL = timedelta(seconds=0.5)
 _FIELD_MANAGER = "trainyard"
+# What an API server answers that is starting, ending or busy, or that has lost its store: asking again helps.
+_PASSING = (429, 500, 502, 503, 504)
+# What a request may raise: no answer or a refusal, no credentials, an answer that is none of Kubernetes.
+_REQUEST_ERRORS = (httpx2.HTTPError, ConfigError, OSError, ValueError)
+# What Kubernetes takes as the name of an object (RFC 1123 subdomain).
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 def name_of(resource: Pod | GenericNamespacedResource) -> str:
@@ -42,6 +57,10 @@ def name_of(resource: Pod | GenericNamespacedResource) -> str:
 
 class JobError(TrainyardError):
     """A job cannot be submitted, found or followed."""
+
+
+class ApiServerAwayError(JobError):
+    """The API server does not answer, or not as one that is ready; a later attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -66,74 +85,85 @@ class Progress:
 
 
 class Jobs:
-    """The ElasticJobs of one namespace."""
+    """The ElasticJobs of one namespace.
+
+    Every method raises `ApiServerAwayError` where the API server does not answer, except those that wait: they go on
+    until their time is over, so that a control plane may restart meanwhile.
+    """
 
     def __init__(self, access: Access, namespace: str) -> None:
-        config = lightkube.KubeConfig.from_file(access.path)
+        """Read the kubeconfig; nothing is asked of the cluster yet.
+
+        Raises:
+            JobError: the kubeconfig cannot be used.
+        """
         self.namespace = namespace
-        self._config = config.get(access.context)
-        self._client = self._new_client()
+        self._access = access
+        self._config = _context(access)
+        self._client = self.new_client()
 
     def submit(self, path: Path) -> list[str]:
         """Apply the ElasticJobs of a YAML file (server-side, so a second time changes nothing); their names.
 
+        Never by force: a field that somebody has changed since (`kubectl scale`) stays theirs, and the file is refused
+        with the way to either end. A job without a namespace goes to the stack's.
+
         Raises:
-            JobError: the file has none, or the API server refuses one; its reasons are in the message.
+            JobError: the file holds anything but sound ElasticJobs for this namespace (then none is submitted), or the
+                API server refuses one; its reasons are in the message.
         """
-        try:
-            documents = [doc for doc in yaml.safe_load_all(path.read_text(encoding="utf-8")) if doc]
-        except OSError as error:
-            raise JobError(f"{path} cannot be read: {error.strerror}") from None
-        except yaml.YAMLError as error:
-            raise JobError(f"{path} is not YAML: {error}") from None
-        jobs = [doc for doc in documents if isinstance(doc, dict) and doc.get("kind") == "ElasticJob"]
-        if not jobs:
-            raise JobError(f"{path} holds no ElasticJob (kind: ElasticJob, apiVersion: elastic.pytorch.org/v1alpha1)")
-        names = []
+        jobs = _jobs_in(path, self.namespace)
+        done: list[str] = []
         for job in jobs:
-            metadata = job.setdefault("metadata", {})
-            name = metadata.get("name")
-            if not name:
-                raise JobError(f"{path}: an ElasticJob has no metadata.name")
-            metadata.setdefault("namespace", self.namespace)
-            try:
-                self._client.patch(
-                    ElasticJob,
-                    name,
-                    job,
-                    namespace=metadata["namespace"],
-                    patch_type=PatchType.APPLY,
-                    field_manager=_FIELD_MANAGER,
-                    force=True,
-                )
-            except ApiError as error:
-                raise JobError(f"{path}: the API server refuses ElasticJob {name}: {error.status.message}") from None
-            names.append(name)
-        return names
+            name = job["metadata"]["name"]
+            before = f" (submitted before it: {', '.join(done)})" if done else ""
+            with self._plain(f"{path}: the API server refuses ElasticJob {name}{before}"):
+                try:
+                    self._client.patch(
+                        ElasticJob,
+                        name,
+                        job,
+                        namespace=self.namespace,
+                        patch_type=PatchType.APPLY,
+                        field_manager=_FIELD_MANAGER,
+                    )
+                except ApiError as error:
+                    if theirs := _fields_of_others(error):
+                        raise JobError(
+                            f"{path}: ElasticJob {name} has been changed since by others: {'; '.join(theirs)}. To keep"
+                            " their change, take these fields out of the file. To take them back: kubectl -n"
+                            f" {self.namespace} apply --server-side --force-conflicts --field-manager={_FIELD_MANAGER}"
+                            f" -f {shlex.quote(str(path))}"
+                        ) from None
+                    raise
+                except RecursionError:
+                    raise JobError(f"{path}: ElasticJob {name} contains itself (a YAML alias). Write it out.") from None
+            done.append(name)
+        return done
 
     def get(self, name: str) -> GenericNamespacedResource | None:
         """The job, or None."""
-        try:
-            return self._client.get(ElasticJob, name, namespace=self.namespace)
-        except ApiError as error:
-            if error.status.code == 404:
-                return None
-            raise JobError(f"ElasticJob {name} cannot be read: {error.status.message}") from None
+        with self._plain(f"ElasticJob {name} cannot be read"):
+            try:
+                return self._client.get(ElasticJob, name, namespace=self.namespace)
+            except ApiError as error:
+                if error.status.code == 404:
+                    return None
+                raise
 
     def all(self) -> list[GenericNamespacedResource]:
         """All jobs, by name."""
-        try:
+        with self._plain("ElasticJobs cannot be listed"):
             return sorted(self._client.list(ElasticJob, namespace=self.namespace), key=name_of)
-        except ApiError as error:
-            raise JobError(f"ElasticJobs cannot be listed: {error.status.message}") from None
 
     def delete(self, name: str) -> None:
-        """Delete a job with its workers; one that is not there is fine."""
-        try:
-            self._client.delete(ElasticJob, name, namespace=self.namespace)
-        except ApiError as error:
-            if error.status.code != 404:
-                raise JobError(f"ElasticJob {name} cannot be deleted: {error.status.message}") from None
+        """Delete a job with its workers; one that is not there is fine. They end in the background: `wait_gone`."""
+        with self._plain(f"ElasticJob {name} cannot be deleted"):
+            try:
+                self._client.delete(ElasticJob, name, namespace=self.namespace)
+            except ApiError as error:
+                if error.status.code != 404:
+                    raise
 
     def conditions(self, name: str) -> list[Condition]:
         """The conditions of a job that hold now, newest last.
@@ -181,40 +211,103 @@ class Jobs:
         Args:
             name: the job.
             timeout: give up after this long.
-            on_change: told, in a sentence, each new state, a wait for capacity with its reason among them.
+            on_change: told, in a sentence, each new state: also a wait for capacity with its reason, and, once each
+                time, that the API server does not answer.
 
         Raises:
             JobError: the job is gone, or did not end in time.
         """
-        end, shown = time.monotonic() + timeout.total_seconds(), ""
-        while time.monotonic() < end:
-            conditions = self.conditions(name)
-            ended = [c for c in conditions if c.type in ("Succeeded", "Failed")]
-            if ended:
-                return ended[-1]
-            waiting = [c for c in conditions if c.type == "WaitingForCapacity"]
-            current = (waiting or conditions or [Condition("Submitted", "", "")])[-1]
-            sentence = current.type + (f": {current.message}" if current.message else "")
+        shown, away = "", ""
+        for _ in _until(timeout):
+            try:
+                conditions = self.conditions(name)
+            except ApiServerAwayError as error:
+                away = f": {error}"
+                sentence = f"the API server at {self._server} does not answer; waiting for it"
+            else:
+                away = ""
+                if ended := [c for c in conditions if c.type in ("Succeeded", "Failed")]:
+                    return ended[-1]
+                waiting = [c for c in conditions if c.type == "WaitingForCapacity"]
+                current = (waiting or conditions or [Condition("Submitted", "", "")])[-1]
+                sentence = current.type + (f": {current.message}" if current.message else "")
             if sentence != shown:
                 on_change(sentence)
                 shown = sentence
-            time.sleep(_POLL.total_seconds())
         raise JobError(
-            f"ElasticJob {name} did not end within {timeout}; last state: {shown}."
-            f" Look: kubectl -n {self.namespace} describe elasticjob {name}"
+            f"ElasticJob {name} did not end within {timeout}"
+            + (away or f"; last state: {shown}. Look: kubectl -n {self.namespace} describe elasticjob {name}")
+        )
+
+    def wait_gone(self, name: str, timeout: timedelta) -> None:
+        """Wait until a deleted job and all its workers are gone, so that its name is free again.
+
+        Raises:
+            JobError: something of it is left after the timeout.
+        """
+        left = ["nothing is known of it"]
+        for _ in _until(timeout):
+            try:
+                left = [f"ElasticJob {name}"] if self.get(name) else []
+                left += [f"pod {name_of(pod)}" for pod in self.workers(name)]
+            except ApiServerAwayError as error:
+                left = [str(error)]
+            if not left:
+                return
+        raise JobError(
+            f"ElasticJob {name} is not gone within {timeout}: {', '.join(left)}. Look: kubectl -n {self.namespace}"
+            f" get elasticjobs,pods -l {JOB_LABEL}={name}"
         )
 
     def workers(self, name: str) -> list[Pod]:
         """The worker pods of a job."""
-        return list(self._client.list(Pod, namespace=self.namespace, labels={JOB_LABEL: name}))
+        with self._plain(f"the workers of ElasticJob {name} cannot be listed"):
+            return list(self._client.list(Pod, namespace=self.namespace, labels={JOB_LABEL: name}))
 
     def follow(self, name: str) -> Follower:
         """Begin to read the progress lines of all workers of a job, those that come later included."""
         return Follower(self, name)
 
-    def _new_client(self) -> lightkube.Client:
-        # No read timeout: a followed log may be silent for long.
-        return lightkube.Client(config=self._config, timeout=httpx2.Timeout(10.0, read=None))
+    def new_client(self) -> lightkube.Client:
+        """A client of one's own: each serves one thread.
+
+        Raises:
+            JobError: the kubeconfig cannot be used.
+        """
+        try:
+            # A proxy of the user's environment leads away from this computer: not to a server on it.
+            return lightkube.Client(config=self._config, trust_env=not _is_loopback(self._server))
+        except Exception as error:  # noqa: BLE001 - whatever the HTTP and TLS libraries find wrong in it
+            raise JobError(f"kubeconfig {self._access.path} cannot be used: {_reason(error)}") from None
+
+    @property
+    def _server(self) -> str:
+        return str(self._config.cluster.server)
+
+    @contextlib.contextmanager
+    def _plain(self, failed: str) -> Iterator[None]:
+        """Turn what a request may raise into plain errors; `failed` begins the sentence."""
+        try:
+            yield
+        except httpx2.HTTPStatusError as error:
+            said = error.status.message if isinstance(error, ApiError) else str(error)
+            if error.response.status_code in _PASSING:
+                raise ApiServerAwayError(
+                    f"{failed}: the API server at {self._server} is not ready: {said}. {self._access.remedy}"
+                ) from None
+            remedy = f". {self._access.remedy}" if error.response.status_code == 404 else ""
+            raise JobError(f"{failed}: {said}{remedy}") from None
+        except httpx2.HTTPError as error:
+            raise ApiServerAwayError(
+                f"the API server at {self._server} does not answer: {_reason(error)}. {self._access.remedy}"
+            ) from None
+        except (ConfigError, OSError) as error:  # a program that the kubeconfig names for credentials
+            raise JobError(f"{failed}: kubeconfig {self._access.path} gives no credentials: {_reason(error)}") from None
+        except ValueError as error:
+            raise JobError(
+                f"{failed}: {self._server} answers what no Kubernetes API server does: {_reason(error)}."
+                f" {self._access.remedy}"
+            ) from None
 
 
 class Follower:
@@ -223,7 +316,9 @@ class Follower:
     def __init__(self, jobs: Jobs, name: str) -> None:
         self._jobs, self._name = jobs, name
         self._events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
-        self._read: set[str] = set()
+        self._reading: set[str] = set()
+        self._ended: set[str] = set()
+        self._lines: dict[str, set[str]] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._watch_workers, daemon=True, name=f"workers of {name}").start()
 
@@ -234,7 +329,10 @@ class Follower:
         self._stopped.set()
 
     def events(self, timeout: timedelta) -> Iterator[Progress]:
-        """Progress lines as they arrive; ends when the timeout has passed."""
+        """Progress lines as they arrive, those of the past first; ends when the timeout has passed.
+
+        Lines of one worker come in their order, lines of different workers in any.
+        """
         end = time.monotonic() + timeout.total_seconds()
         while (left := end - time.monotonic()) > 0:
             try:
@@ -243,32 +341,161 @@ class Follower:
                 continue
 
     def _watch_workers(self) -> None:
-        client = self._jobs._new_client()  # noqa: SLF001 - a client serves one thread
-        while not self._stopped.is_set():
-            try:
-                pods = list(client.list(Pod, namespace=self._jobs.namespace, labels={JOB_LABEL: self._name}))
-            except (ApiError, httpx2.HTTPError):
-                pods = []  # the API server is restarting: the next look finds them again
-            for pod in pods:
-                for container in (pod.status.containerStatuses or []) if pod.status else []:
-                    identity = container.containerID
-                    if identity and identity not in self._read:
-                        self._read.add(identity)
-                        arguments = (name_of(pod), identity)
-                        threading.Thread(target=self._read_log, args=arguments, daemon=True).start()
-            self._stopped.wait(_POLL.total_seconds())
+        with self._jobs.new_client() as client:
+            while not self._stopped.is_set():
+                # Where the API server is restarting, the next look finds them again.
+                with contextlib.suppress(*_REQUEST_ERRORS):
+                    for pod in client.list(Pod, namespace=self._jobs.namespace, labels={JOB_LABEL: self._name}):
+                        self._read_containers(pod)
+                self._stopped.wait(_POLL.total_seconds())
 
-    def _read_log(self, pod: str, identity: str) -> None:
-        client = self._jobs._new_client()  # noqa: SLF001
+    def _read_containers(self, pod: Pod) -> None:
+        for container in (pod.status.containerStatuses or []) if pod.status else []:
+            identity = container.containerID
+            if not identity or identity in self._reading or identity in self._ended:
+                continue
+            self._reading.add(identity)
+            runs = container.state is not None and container.state.running is not None
+            threading.Thread(target=self._read_log, args=(name_of(pod), identity, runs), daemon=True).start()
+
+    def _read_log(self, pod: str, identity: str, runs: bool) -> None:
+        """Read a container's log to its end, or until the stream breaks: then it is read again, known lines left out.
+
+        A stream may also end as if it were the log's end, when the API server is told to stop. So it is the end only
+        for a container that had ended before.
+        """
+        known = self._lines.setdefault(identity, set())
         try:
-            for line in client.log(pod, namespace=self._jobs.namespace, container=WORKER_CONTAINER, follow=True):
-                if self._stopped.is_set():
-                    return
-                if event := parse_progress(pod, line):
-                    self._events.put(event)
-        except (ApiError, httpx2.HTTPError):
-            # The stream broke (API server or node restarted): read this container again if it still is there.
-            self._read.discard(identity)
+            with self._jobs.new_client() as client:
+                for line in client.log(pod, namespace=self._jobs.namespace, container=WORKER_CONTAINER, follow=True):
+                    if self._stopped.is_set():
+                        return
+                    if line not in known and (event := parse_progress(pod, line)):
+                        known.add(line)
+                        self._events.put(event)
+            if not runs:
+                self._ended.add(identity)
+        except (*_REQUEST_ERRORS, JobError):
+            pass  # the next look finds the container again, if it still is there
+        finally:
+            self._reading.discard(identity)
+
+
+def _until(timeout: timedelta) -> Iterator[None]:
+    """Attempts at an interval until the timeout; one at least."""
+    end = time.monotonic() + timeout.total_seconds()
+    while True:
+        yield
+        if (left := end - time.monotonic()) <= 0:
+            return
+        time.sleep(min(_POLL.total_seconds(), left))
+
+
+def _jobs_in(path: Path, namespace: str) -> list[dict[str, Any]]:
+    """The ElasticJobs of a file, which must hold nothing else."""
+    try:
+        documents = [doc for doc in yaml.safe_load_all(path.read_text(encoding="utf-8")) if doc is not None]
+    except OSError as error:
+        raise JobError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise JobError(f"{path} is not UTF-8 text, so no YAML file of ElasticJobs") from None
+    except YAML_MISTAKES as error:
+        raise JobError(f"{path} is not YAML: {error}") from None
+    kinds = [_kind_of(document) for document in documents]
+    if strangers := [kind for kind in kinds if kind != KIND]:
+        raise JobError(
+            f"{path} holds more than ElasticJobs: {', '.join(strangers)}. Nothing was submitted: apply those with"
+            " kubectl, from a file of their own."
+        )
+    if not documents:
+        raise JobError(f"{path} holds no ElasticJob (kind: {KIND}, apiVersion: {API_VERSION})")
+    for job in documents:
+        name = _checked_name(job, path)
+        if job.get("apiVersion") != API_VERSION:
+            raise JobError(
+                f"{path}: apiVersion of ElasticJob {name} is {job.get('apiVersion')}: it must be {API_VERSION}."
+                " Nothing was submitted."
+            )
+        if (wanted := job["metadata"].get("namespace") or namespace) != namespace:
+            raise JobError(
+                f"{path}: ElasticJob {name} is for namespace {wanted}, and this stack keeps its jobs in {namespace}."
+                " Nothing was submitted. Take metadata.namespace out of the file, or choose the stack of that namespace"
+                " with -s."
+            )
+        job["metadata"]["namespace"] = namespace
+    return documents
+
+
+def _checked_name(job: dict[str, Any], path: Path) -> str:
+    metadata = job.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    given = "is missing" if name is None else f"is {name!r}"
+    raise JobError(
+        f"{path}: metadata.name of an ElasticJob {given}: it must be text of lower-case letters, digits, '-' and '.'"
+        " (a number in quotes). Nothing was submitted."
+    )
+
+
+def _kind_of(document: Any) -> str:
+    """What a document is, for people."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    return kind if isinstance(kind, str) else "a document without a kind"
+
+
+def _fields_of_others(error: ApiError) -> list[str]:
+    """What made a server-side apply conflict: `.spec.replicas (conflict with "kubectl" …)`; empty for other errors."""
+    causes = (error.status.details.causes or []) if error.status.code == 409 and error.status.details else []
+    return [f"{cause.field} ({cause.message})" for cause in causes if cause.reason == "FieldManagerConflict"]
+
+
+def _context(access: Access) -> SingleConfig:
+    """The part of a kubeconfig that is meant.
+
+    Raises:
+        JobError: there is no such part, or the file is no kubeconfig.
+    """
+    try:
+        document = yaml.safe_load(access.path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobError(f"kubeconfig {access.path} cannot be read: {error.strerror}. {access.remedy}") from None
+    except YAML_MISTAKES as error:
+        raise JobError(f"kubeconfig {access.path} is not YAML: {error}") from None
+    parts = ("clusters", "contexts")
+    if not isinstance(document, dict) or not all(isinstance(document.get(part), list) for part in parts):
+        raise JobError(f"{access.path} is no kubeconfig: it has no lists `clusters` and `contexts`. {access.remedy}")
+    known = [str(entry.get("name")) for entry in document["contexts"] if isinstance(entry, dict)]
+    chosen = access.context or document.get("current-context")
+    if chosen not in known:
+        missing = f"no context {chosen!r}" if chosen else "no current-context"
+        raise JobError(
+            f"kubeconfig {access.path} has {missing} (there: {', '.join(known) or 'none'})."
+            " Name one of them: trainyard:kubeconfig.context"
+        )
+    try:
+        config = lightkube.KubeConfig.from_dict(document, fname=access.path).get(chosen)
+    except KeyError as error:
+        raise JobError(
+            f"kubeconfig {access.path}: context {chosen!r} needs {error}, which is not in the file"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - whatever lightkube's decoder finds wrong in it
+        raise JobError(f"kubeconfig {access.path} cannot be used: {_reason(error)}") from None
+    if config is None or config.user is None:
+        raise JobError(f"kubeconfig {access.path}: context {chosen!r} names no user")
+    return config
+
+
+def _is_loopback(server: str) -> bool:
+    host = urlsplit(server).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def parse_progress(pod: str, line: str) -> Progress | None:
@@ -278,5 +505,5 @@ def parse_progress(pod: str, line: str) -> Progress | None:
     try:
         fields = json.loads(line)
         return Progress(pod, str(fields.pop("trainyard")), float(fields.pop("time")), fields)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return None

@@ -6,8 +6,6 @@ from infra.settings import Checkpoints, Etcd, Settings
 from infra.wiring.naming import dns_policy
 from infra.wiring.storage import storage_of
 
-OWN_CLASSES = {"etcd": Etcd(storage_class="fast"), "checkpoints": Checkpoints(storage_class="nfs")}
-
 
 def test_the_local_stack_brings_a_class_for_each_volume() -> None:
     storage = storage_of(Settings(target="local"))
@@ -16,7 +14,9 @@ def test_the_local_stack_brings_a_class_for_each_volume() -> None:
 
 
 def test_an_existing_cluster_is_asked_for_its_default_classes_or_for_those_that_the_stack_names() -> None:
-    default, named = storage_of(Settings(target="kubeconfig")), storage_of(Settings(target="kubeconfig", **OWN_CLASSES))
+    etcd, checkpoints = Etcd(storage_class="fast"), Checkpoints(storage_class="nfs")
+    default = storage_of(Settings(target="kubeconfig"))
+    named = storage_of(Settings(target="kubeconfig", etcd=etcd, checkpoints=checkpoints))
     assert (default.etcd.storage_class, default.checkpoints.storage_class) == (None, None)
     assert (named.etcd.storage_class, named.checkpoints.storage_class) == ("fast", "nfs")
     assert default.own_classes == named.own_classes == ()

@@ -1,0 +1,460 @@
+"""ElasticJobs over HTTP: what is sent, and what is said when the file, the kubeconfig or the API server is not right.
+
+The API server here is a small one of this test: it answers what each test tells it to.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from infra.clusters import CHECKOUT, Access
+from infra.jobs import ApiServerAwayError, Follower, JobError, Jobs, Progress, parse_progress
+
+SHORT = timedelta(seconds=1)
+REMEDY = "Look: trainyard status -s dev. Start it: trainyard up -s dev"
+JOBS = "/apis/elastic.pytorch.org/v1alpha1/namespaces/research/elasticjobs"
+PODS = "/api/v1/namespaces/research/pods"
+
+Answer = tuple[int, Any]
+"""Status code, and a body: text as it is, anything else as JSON."""
+
+
+@dataclass
+class ApiServer:
+    """Answers by method and path; a list of answers is used up one by one, its last stays."""
+
+    answers: dict[str, Answer | list[Answer] | Callable[[], Answer]] = field(default_factory=dict)
+    requests: list[tuple[str, dict[str, Any], Any]] = field(default_factory=list)
+    """Method and path, query, body."""
+    url: str = ""
+
+    def answer(self, request: str) -> Answer:
+        known = self.answers.get(request, (404, failure(404, "the server could not find the requested resource")))
+        if isinstance(known, list):
+            known = known.pop(0) if len(known) > 1 else known[0]
+        return known() if callable(known) else known
+
+
+def failure(code: int, message: str, causes: list[dict[str, str]] | None = None) -> dict[str, Any]:
+    details = {"causes": causes} if causes else {}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "message": message,
+        "details": details,
+    }
+
+
+def job(name: str = "digits", *conditions: str, **metadata: Any) -> dict[str, Any]:
+    states = [
+        {"type": kind, "status": "True", "message": f"{kind} it is", "lastTransitionTime": f"2026-11-30T00:00:{n:02}Z"}
+        for n, kind in enumerate(conditions)
+    ]
+    return {
+        "apiVersion": "elastic.pytorch.org/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name, **metadata},
+        "spec": {"replicaSpecs": {}},
+        "status": {"conditions": states},
+    }
+
+
+def pod(name: str, identity: str, state: str = "running") -> dict[str, Any]:
+    container = {
+        "name": "elasticjob-worker",
+        "containerID": identity,
+        "state": {state: {"exitCode": 0} if state == "terminated" else {}},
+        "image": "",
+        "imageID": "",
+    }
+    return {
+        "metadata": {"name": name},
+        "status": {"containerStatuses": [container | {"ready": True, "restartCount": 0}]},
+    }
+
+
+def listed(*items: dict[str, Any]) -> Answer:
+    return 200, {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": list(items)}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    made = ApiServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def reply(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            made.requests.append(
+                (f"{self.command} {url.path}", parse_qs(url.query), json.loads(body) if body else None)
+            )
+            code, content = made.answer(f"{self.command} {url.path}")
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
+            self.end_headers()
+            self.wfile.write(content.encode() if isinstance(content, str) else json.dumps(content).encode())
+
+        do_GET = do_PATCH = do_DELETE = reply  # noqa: N815 - names of the standard library
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    made.url = f"http://127.0.0.1:{http.server_port}"
+    serving = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    serving.start()
+    yield made
+    http.shutdown()
+    http.server_close()
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "here",
+            }
+        )
+    )
+    return path
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def jobs(server: ApiServer, tmp_path: Path) -> Jobs:
+    return Jobs(Access(kubeconfig(tmp_path, server.url), None, REMEDY), "research")
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Jobs:
+    """A kubeconfig is left over, and nothing listens there."""
+    return Jobs(Access(kubeconfig(tmp_path, f"http://127.0.0.1:{closed_port()}"), None, REMEDY), "research")
+
+
+def job_file(folder: Path, *documents: Any) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def test_a_job_without_a_namespace_goes_to_the_stack_s_and_nothing_is_forced(
+    jobs: Jobs, server: ApiServer, tmp_path: Path
+) -> None:
+    server.answers[f"PATCH {JOBS}/digits"] = (200, job())
+    assert jobs.submit(job_file(tmp_path, job())) == ["digits"]
+    ((_, query, sent),) = server.requests
+    assert query == {"fieldManager": ["trainyard"]}
+    assert sent["metadata"] == {"name": "digits", "namespace": "research"}
+
+
+def test_a_job_for_another_namespace_is_refused(jobs: Jobs, server: ApiServer, tmp_path: Path) -> None:
+    path = job_file(tmp_path, job("one"), job("two", namespace="training"))
+    with pytest.raises(
+        JobError, match="ElasticJob two is for namespace training, and this stack keeps its jobs in res"
+    ):
+        jobs.submit(path)
+    assert server.requests == [], "nothing of a wrong file is submitted"
+
+
+def test_the_example_can_be_submitted_to_any_stack_without_its_namespace(
+    jobs: Jobs, server: ApiServer, tmp_path: Path
+) -> None:
+    example = yaml.safe_load((CHECKOUT / "training/examples/digits.yaml").read_text())
+    example["metadata"].pop("namespace", None)
+    server.answers[f"PATCH {JOBS}/digits"] = (200, job())
+    assert jobs.submit(job_file(tmp_path, example)) == ["digits"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    {
+        b"": "holds no ElasticJob",
+        b"\x7fELF\x00\xff\xfe": "is not UTF-8 text",
+        b"\x00\x01": "is not YAML",
+        b"a: [": "is not YAML",
+        b"kind: ElasticJob\nspec: {at: 2026-13-45}": "is not YAML",
+        b"- 1": "holds more than ElasticJobs: a document without a kind",
+        b"kind: Service\n---\nkind: ElasticJob\n---\nkind: ConfigMap": "ElasticJobs: Service, ConfigMap. Nothing was",
+        b"kind: ElasticJob\nmetadata:": "metadata.name of an ElasticJob is missing",
+        b"kind: ElasticJob\nmetadata: x": "metadata.name of an ElasticJob is missing",
+        b"kind: ElasticJob\nmetadata: {name: 7}": "metadata.name of an ElasticJob is 7: it must be text",
+        b"kind: ElasticJob\nmetadata: {name: a/b}": "metadata.name of an ElasticJob is 'a/b'",
+        b"kind: ElasticJob\napiVersion: v1\nmetadata: {name: a}": "apiVersion of ElasticJob a is v1: it must be",
+        b"kind: ElasticJob\nmetadata: {name: a}": "apiVersion of ElasticJob a is None: it must be",
+        b"apiVersion: elastic.pytorch.org/v1alpha1\nkind: ElasticJob\nmetadata: {name: a}\nspec: &x {y: *x}": (
+            "ElasticJob a contains itself"
+        ),
+    }.items(),
+)
+def test_a_file_that_cannot_be_submitted_says_why(jobs: Jobs, tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    with pytest.raises(JobError) as caught:
+        jobs.submit(path)
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read_says_why(jobs: Jobs, tmp_path: Path, path: str) -> None:
+    with pytest.raises(JobError, match="cannot be read"):
+        jobs.submit(tmp_path / path)
+
+
+def test_what_somebody_else_has_changed_is_not_taken_back(jobs: Jobs, server: ApiServer, tmp_path: Path) -> None:
+    cause = {
+        "reason": "FieldManagerConflict",
+        "message": 'conflict with "kubectl" with subresource "scale"',
+        "field": ".spec.replicaSpecs.Worker.replicas",
+    }
+    server.answers[f"PATCH {JOBS}/digits"] = (409, failure(409, "Apply failed with 1 conflict", [cause]))
+    with pytest.raises(JobError) as caught:
+        jobs.submit(job_file(tmp_path, job()))
+    assert '.spec.replicaSpecs.Worker.replicas (conflict with "kubectl" with subresource "scale")' in str(caught.value)
+    assert "take these fields out of the file" in str(caught.value)
+    assert "kubectl -n research apply --server-side --force-conflicts --field-manager=trainyard -f" in str(caught.value)
+
+
+def test_what_the_api_server_refuses_is_told_in_its_words(jobs: Jobs, server: ApiServer, tmp_path: Path) -> None:
+    server.answers[f"PATCH {JOBS}/one"] = (200, job("one"))
+    server.answers[f"PATCH {JOBS}/two"] = (422, failure(422, "minReplicas must not exceed maxReplicas"))
+    with pytest.raises(JobError, match=r"refuses ElasticJob two \(submitted before it: one\): minReplicas must not"):
+        jobs.submit(job_file(tmp_path, job("one"), job("two")))
+
+
+def test_a_cluster_without_the_stack_says_how_to_bring_it_up(jobs: Jobs) -> None:
+    with pytest.raises(JobError, match=r"could not find the requested resource. Look: trainyard status -s dev"):
+        jobs.all()
+    assert jobs.get("digits") is None
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda jobs, _: jobs.get("digits"),
+        lambda jobs, _: jobs.all(),
+        lambda jobs, _: jobs.summaries(),
+        lambda jobs, _: jobs.conditions("digits"),
+        lambda jobs, _: jobs.delete("digits"),
+        lambda jobs, _: jobs.workers("digits"),
+        lambda jobs, folder: jobs.submit(job_file(folder, job())),
+    ],
+    ids=["get", "all", "summaries", "conditions", "delete", "workers", "submit"],
+)
+def test_an_api_server_that_is_away_is_told_with_the_way_back(
+    away: Jobs, tmp_path: Path, ask: Callable[[Jobs, Path], Any]
+) -> None:
+    with pytest.raises(
+        ApiServerAwayError, match=r"the API server at http://127\.0\.0\.1:\d+ does not answer: "
+    ) as told:
+        ask(away, tmp_path)
+    assert str(told.value).endswith(REMEDY)
+
+
+def test_waiting_outlives_a_restart_of_the_api_server_and_says_so_once(jobs: Jobs, server: ApiServer) -> None:
+    restarting = (503, "apiserver not ready")
+    server.answers[f"GET {JOBS}/digits"] = [
+        (200, job("digits", "Running")),
+        restarting,
+        restarting,
+        (200, job("digits", "Running", "Succeeded")),
+    ]
+    told: list[str] = []
+    assert jobs.wait("digits", timedelta(seconds=10), told.append).type == "Succeeded"
+    assert told == ["Running: Running it is", f"the API server at {server.url} does not answer; waiting for it"]
+
+
+def test_waiting_for_an_api_server_that_stays_away_ends_with_the_way_back(away: Jobs) -> None:
+    told: list[str] = []
+    with pytest.raises(JobError, match=r"did not end within 0:00:01: the API server at .* does not answer: ") as caught:
+        away.wait("digits", SHORT, told.append)
+    assert len(told) == 1
+    assert str(caught.value).endswith(REMEDY)
+
+
+def test_waiting_ends_where_there_is_no_such_job(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}"] = listed(job("other"))
+    with pytest.raises(JobError, match=r"no ElasticJob digits in namespace research \(there: other\)"):
+        jobs.wait("digits", SHORT)
+
+
+def test_a_job_that_does_not_end_says_its_last_state(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job("digits", "Running", "WaitingForCapacity"))
+    with pytest.raises(
+        JobError, match=r"last state: WaitingForCapacity: WaitingForCapacity it is. Look: kubectl -n res"
+    ):
+        jobs.wait("digits", timedelta(0))
+
+
+def test_a_deleted_job_is_gone_with_its_workers(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"DELETE {JOBS}/digits"] = (200, {"kind": "Status", "status": "Success"})
+    server.answers[f"GET {JOBS}/digits"] = [(200, job()), (404, failure(404, "not found"))]
+    server.answers[f"GET {PODS}"] = [listed(pod("a", "x")), (503, "starting"), listed(pod("a", "x")), listed()]
+    jobs.delete("digits")
+    jobs.delete("other")
+    jobs.wait_gone("digits", timedelta(seconds=10))
+    selectors = {query["labelSelector"][0] for name, query, _ in server.requests if name == f"GET {PODS}"}
+    assert selectors == {"elastic.pytorch.org/job-name=digits"}
+
+
+def test_a_job_that_does_not_go_says_what_is_left(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job())
+    server.answers[f"GET {PODS}"] = listed(pod("digits-worker-0", "x"))
+    with pytest.raises(
+        JobError, match=r"is not gone within 0:00:00: ElasticJob digits, pod digits-worker-0. Look: kub"
+    ):
+        jobs.wait_gone("digits", timedelta(0))
+
+
+CLUSTER = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+CONTEXT = {"name": "here", "context": {"cluster": "c", "user": "u"}}
+USER = {"name": "u", "user": {"token": "t"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "context", "sentence"),
+    [
+        (b"", None, "is no kubeconfig"),
+        (b"- 1", None, "is no kubeconfig"),
+        (b"clusters: []", None, "is no kubeconfig"),
+        (b"a: [", None, "is not YAML"),
+        (b"\xff\xfe\x00", None, "is not YAML"),
+        ({}, "there", "has no context 'there' (there: here). Name one of them: trainyard:kubeconfig.context"),
+        ({}, None, "has no current-context (there: here)"),
+        ({"current-context": "gone"}, None, "has no context 'gone' (there: here)"),
+        ({"clusters": []}, "here", "context 'here' needs 'c', which is not in the file"),
+        ({"users": []}, "here", "context 'here' needs 'u', which is not in the file"),
+        ({"contexts": [{"name": "here", "context": {"cluster": "c"}}]}, "here", "context 'here' names no user"),
+        ({"clusters": [{"name": "c", "cluster": 3}]}, "here", "cannot be used"),
+        ({"clusters": [{"name": "c", "cluster": {"server": 3}}]}, "here", "cannot be used"),
+        (
+            {"clusters": [{"name": "c", "cluster": {"server": "x", "certificate-authority": "/no"}}]},
+            "here",
+            "cannot be",
+        ),
+        (
+            {"users": [{"name": "u", "user": {"client-certificate-data": "?", "client-key-data": "?"}}]},
+            "here",
+            "cannot",
+        ),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_says_why(
+    tmp_path: Path, content: bytes | dict[str, Any], context: str | None, sentence: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    whole = {"clusters": [CLUSTER], "users": [USER], "contexts": [CONTEXT]}
+    path.write_bytes(content if isinstance(content, bytes) else yaml.safe_dump(whole | content).encode())
+    with pytest.raises(JobError) as caught:
+        Jobs(Access(path, context, REMEDY), "research")
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_program_for_credentials_that_is_not_there_is_named(tmp_path: Path, server: ApiServer) -> None:
+    path = kubeconfig(tmp_path, server.url)
+    document = yaml.safe_load(path.read_text())
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "no-such-program"}
+    document["users"] = [{"name": "u", "user": {"exec": exec_}}]
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(JobError, match=r"gives no credentials: .*no-such-program"):
+        Jobs(Access(path, None, REMEDY), "research").all()
+
+
+def test_a_server_that_is_no_api_server_is_told(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}"] = (200, "<html>")
+    with pytest.raises(JobError, match="answers what no Kubernetes API server does"):
+        jobs.all()
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
+def test_a_server_on_this_computer_is_not_asked_through_a_proxy(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{closed_port()}")
+    server.answers[f"GET {JOBS}"] = listed(job("a"))
+    assert [
+        row["job"] for row in Jobs(Access(kubeconfig(tmp_path, server.url), None, REMEDY), "research").summaries()
+    ] == ["a"]
+
+
+def test_a_server_elsewhere_is_asked_through_the_proxy(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    server.answers[f"GET {JOBS}"] = listed()
+    assert Jobs(Access(kubeconfig(tmp_path, "http://cluster.example"), None, REMEDY), "research").all() == []
+
+
+def lines(*events: tuple[str, float]) -> str:
+    return "".join(json.dumps({"trainyard": event, "time": at, "step": 1}) + "\n" for event, at in events)
+
+
+def read(follower: Follower, count: int, timeout: float = 8.0) -> list[tuple[str, str, float]]:
+    """The first so many events, and whatever comes within a second after them."""
+    got: list[Progress] = []
+    end = time.monotonic() + timeout
+    while len(got) < count and time.monotonic() < end:
+        got += follower.events(timedelta(seconds=0.2))
+    got += follower.events(timedelta(seconds=1.2))
+    return [(event.pod, event.event, event.time) for event in got]
+
+
+def test_each_line_is_told_once_though_the_stream_breaks(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {PODS}"] = (
+        [(503, "starting")]
+        + [listed(pod("a", "x"))] * 3
+        + [listed(pod("a", "x", "terminated"), pod("b", "y", "terminated"))]
+    )
+    server.answers[f"GET {PODS}/a/log"] = [
+        (200, "hello\n" + lines(("step", 1))),
+        (500, failure(500, "the node is away")),
+        (200, lines(("step", 1), ("step", 2))),
+        (200, lines(("step", 1), ("step", 2), ("finished", 3))),
+    ]
+    server.answers[f"GET {PODS}/b/log"] = (200, lines(("step", 9)))
+    with jobs.follow("digits") as follower:
+        got = read(follower, 4)
+        logs = sum(name.endswith("/b/log") for name, _, _ in server.requests)
+    assert [event for event in got if event[0] == "a"] == [("a", "step", 1), ("a", "step", 2), ("a", "finished", 3)]
+    assert [event for event in got if event[0] == "b"] == [("b", "step", 9)]
+    assert logs == 1, "the log of a container that has ended is read once"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["epoch 3", "", '{"trainyard": "step"}', '{"trainyard": "step", "time": null}', '{"trainyard": 1', '{"a": 1}'],
+)
+def test_other_output_is_not_taken_for_progress(line: str) -> None:
+    assert parse_progress("a", line) is None
+
+
+def test_a_progress_line_is_read() -> None:
+    event = parse_progress("a", '{"trainyard": "step", "time": 1.5, "step": 3}')
+    assert event == Progress("a", "step", 1.5, {"step": 3})
