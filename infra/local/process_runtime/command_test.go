@@ -50,7 +50,8 @@ func TestWhereNamespacesAreForbiddenCheckNamesTheAlternative(t *testing.T) {
 	go func() {
 		// The default filter forbids namespaces, as some computers and most containers do. The thread keeps it and ends.
 		runtime.LockOSThread()
-		if err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), seccomp.Load(seccomp.Default(false, false))); err != nil {
+		err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), seccomp.Load(seccomp.Default(false, false)))
+		if err != nil {
 			done <- result{err.Error(), -1}
 			return
 		}
@@ -69,7 +70,10 @@ func TestMistakesOnTheCommandLineArePlain(t *testing.T) {
 		part      string
 	}{
 		{[]string{"node"}, "--config is missing: process-runtime node --config node.json"},
-		{[]string{"serve", "--config", "/no/such/node.json"}, "cannot read the node's configuration: open /no/such/node.json"},
+		{
+			[]string{"serve", "--config", "/no/such/node.json"},
+			"cannot read the node's configuration: open /no/such/node.json",
+		},
 		{[]string{"serve", "--config", "/etc/passwd"}, "/etc/passwd is not a node configuration"},
 		{[]string{"fly"}, `no command "fly"`},
 	} {

@@ -130,7 +130,9 @@ func (n *testNode) start(environment ...string) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: time.Second,
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond,
+			},
 		}))
 	must(n.t, err)
 	n.t.Cleanup(func() { _ = connection.Close() })
@@ -278,7 +280,9 @@ func (n *testNode) printed(id string) string {
 // exec runs a command in a container.
 func (n *testNode) exec(id string, command ...string) *runtimeapi.ExecSyncResponse {
 	n.t.Helper()
-	answer, err := n.runtime.ExecSync(n.context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 10})
+	answer, err := n.runtime.ExecSync(n.context(), &runtimeapi.ExecSyncRequest{
+		ContainerId: id, Cmd: command, Timeout: 10,
+	})
 	must(n.t, err)
 	return answer
 }
@@ -291,9 +295,10 @@ func processesWith(t *testing.T, text string) []string {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	must(t, err)
 	var found []string
+	own := fmt.Sprintf("/proc/%d/cmdline", os.Getpid())
 	for _, file := range files {
 		line, err := os.ReadFile(file)
-		if err == nil && strings.Contains(string(line), text) && !strings.HasPrefix(file, fmt.Sprintf("/proc/%d/", os.Getpid())) {
+		if err == nil && file != own && strings.Contains(string(line), text) {
 			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
 		}
 	}

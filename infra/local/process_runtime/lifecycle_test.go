@@ -66,7 +66,7 @@ func TestACommandThatIsNotThereIsAStartErrorThatSaysSo(t *testing.T) {
 	asEachUser(t, func(t *testing.T, n *testNode) {
 		n.start()
 		p := n.pod()
-		id, err := p.create("", func(c *runtimeapi.ContainerConfig) { c.Command, c.Args = []string{"no-such-program"}, nil })
+		id, err := p.create("", func(c *runtimeapi.ContainerConfig) { c.Command = []string{"no-such-program"} })
 		must(t, err)
 		_, err = n.runtime.StartContainer(n.context(), &runtimeapi.StartContainerRequest{ContainerId: id})
 		if err == nil {
@@ -176,7 +176,8 @@ func TestTooMuchMemoryEndsAContainerAsOOMKilled(t *testing.T) {
 		expect(t, "the other's state", n.status(modest).State, runtimeapi.ContainerState_CONTAINER_RUNNING)
 		answer, err := n.runtime.ContainerStats(n.context(), &runtimeapi.ContainerStatsRequest{ContainerId: modest})
 		must(t, err)
-		if got := answer.Stats.Memory.WorkingSetBytes.Value; got < 64<<20 || answer.Stats.Cpu.UsageCoreNanoSeconds.Value == 0 {
+		memory, processor := answer.Stats.Memory.WorkingSetBytes.Value, answer.Stats.Cpu.UsageCoreNanoSeconds.Value
+		if memory < 64<<20 || processor == 0 {
 			t.Errorf("its statistics: %v", answer.Stats)
 		}
 	})
@@ -213,10 +214,12 @@ func TestEachPodHasAnAddressThatIsFreedWithIt(t *testing.T) {
 			Metadata: &runtimeapi.PodSandboxMetadata{Name: "one-too-many"},
 		}}
 		_, err := n.runtime.RunPodSandbox(n.context(), request)
-		if err == nil || !strings.Contains(err.Error(), "all addresses of the node's pod network 127.97.1.0/29 are in use") {
+		const explanation = "all addresses of the node's pod network 127.97.1.0/29 are in use"
+		if err == nil || !strings.Contains(err.Error(), explanation) {
 			t.Errorf("a sixth pod: %v", err)
 		}
-		_, err = n.runtime.RemovePodSandbox(n.context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: seen["127.97.1.4"]})
+		remove := &runtimeapi.RemovePodSandboxRequest{PodSandboxId: seen["127.97.1.4"]}
+		_, err = n.runtime.RemovePodSandbox(n.context(), remove)
 		must(t, err)
 		_, err = n.runtime.RunPodSandbox(n.context(), request)
 		must(t, err)

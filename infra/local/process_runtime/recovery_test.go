@@ -88,7 +88,9 @@ func TestNothingSurvivesAKilledNode(t *testing.T) {
 		eventually(t, "they run", func() bool { return len(processesWith(t, "sleep\x00"+mark)) == 3 })
 		must(t, n.process.Process.Kill())
 		_ = n.wait()
-		eventually(t, "all are gone", func() bool { return len(processesWith(t, mark)) == 0 && len(processesWith(t, n.dir)) == 0 })
+		eventually(t, "all are gone", func() bool {
+			return len(processesWith(t, mark)) == 0 && len(processesWith(t, n.dir)) == 0
+		})
 		n.start() // and the folder is free again
 	})
 }

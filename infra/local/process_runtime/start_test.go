@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// BenchmarkPod makes a pod, runs a program that ends at once, and removes the pod: what a pod costs beyond its program.
+// BenchmarkPod makes a pod, runs a program that ends at once, and removes the pod: what a pod costs besides its program.
 // "ms-to-start" is the part from the first call until the program runs.
 func BenchmarkPod(b *testing.B) {
 	n := newTestNode(b, os.Geteuid())

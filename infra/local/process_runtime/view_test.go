@@ -52,7 +52,8 @@ func TestWhatMayHoldSecretsIsHidden(t *testing.T) {
 func TestTheComputersFilesAreReadOnlyAndTheContainersOwnAreNot(t *testing.T) {
 	asEachUser(t, func(t *testing.T, n *testNode) {
 		n.start()
-		text := n.pod().output(`for d in /tmp /run /var/log $HOME /dev/shm /new; do mkdir -p $d; echo x >$d/file && echo "$d ok"; done
+		text := n.pod().output(`
+			for d in /tmp /run /var/log $HOME /dev/shm /new; do mkdir -p $d; echo x >$d/file && echo "$d ok"; done
 			for d in /etc /usr /usr/bin /bin; do echo x >$d/prt-test-file && echo "$d WRITTEN"; done`)
 		contains(t, text, "/tmp ok", "/run ok", "/var/log ok", "/root ok", "/dev/shm ok", "/new ok")
 		lacks(t, text, "WRITTEN")
@@ -73,8 +74,10 @@ func TestVolumesAppearWhereverTheyAreWanted(t *testing.T) {
 			}
 		}
 		p := n.pod()
-		// At the root, under a link, inside a folder of the computer that lacks the place, over one that is there, in a volume.
-		text := p.output("cat /checkpoints/file /var/run/secrets/x/file /etc/no/such/file /usr/share/file /checkpoints/deep/file; "+
+		// At the root, under a link, inside a folder of the computer that lacks the place, over one that is there, and in
+		// another volume.
+		text := p.output("cat /checkpoints/file /var/run/secrets/x/file /etc/no/such/file /usr/share/file "+
+			"/checkpoints/deep/file; "+
 			"ls /etc/passwd /etc/os-release; echo new >/checkpoints/written",
 			mounts(false, "/checkpoints", "/var/run/secrets/x", "/etc/no/such", "/usr/share", "/checkpoints/deep"))
 		expect(t, "five times the file, then the others", text,
@@ -109,7 +112,9 @@ func TestHostNameAndNameServersAreThePods(t *testing.T) {
 	asEachUser(t, func(t *testing.T, n *testNode) {
 		n.start()
 		text := n.pod(func(c *runtimeapi.PodSandboxConfig) {
-			c.DnsConfig = &runtimeapi.DNSConfig{Servers: []string{"10.1.2.3"}, Searches: []string{"a.b"}, Options: []string{"ndots:5"}}
+			c.DnsConfig = &runtimeapi.DNSConfig{
+				Servers: []string{"10.1.2.3"}, Searches: []string{"a.b"}, Options: []string{"ndots:5"},
+			}
 		}).output("uname -n; cat /etc/hostname /etc/resolv.conf")
 		expect(t, "names", text, "worker-0\nworker-0\nsearch a.b\nnameserver 10.1.2.3\noptions ndots:5\n")
 	})
@@ -159,7 +164,8 @@ func TestWhatAnImageNeedsFromAHomeFolderIsSeenByAnyUser(t *testing.T) {
 		if err == nil {
 			t.Fatal("a link to nothing was started")
 		}
-		contains(t, err.Error(), `leads to /var/empty/python3, which the container does not see: add that folder to the image's "mounts"`)
+		contains(t, err.Error(), "leads to /var/empty/python3, which the container does not see",
+			`add that folder to the image's "mounts"`)
 	})
 }
 

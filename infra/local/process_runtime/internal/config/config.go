@@ -65,12 +65,14 @@ func (c *Config) problems() []string {
 	}
 	// A Unix socket's address has room for 108 bytes (unix(7)); longer paths fail with a message that names no reason.
 	if len(c.Socket) > 107 {
-		wrong = append(wrong, fmt.Sprintf(`"socket" has %d characters, Unix allows 107: use a state folder with a shorter path`,
-			len(c.Socket)))
+		wrong = append(wrong, fmt.Sprintf(`"socket" has %d characters, but Unix allows 107: use a state folder with a shorter `+
+			`path`, len(c.Socket)))
 	}
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
-	if !c.PodNetwork.IsValid() || !loopback.Contains(c.PodNetwork.Addr()) || c.PodNetwork.Bits() < 8 || c.PodNetwork.Bits() > 30 {
-		wrong = append(wrong, `"podNetwork" must be a network inside 127.0.0.0/8 with room for pods, such as "127.77.3.0/24"`)
+	n := c.PodNetwork
+	if !n.IsValid() || !loopback.Contains(n.Addr()) || n.Bits() < loopback.Bits() || n.Bits() > 30 {
+		wrong = append(wrong, `"podNetwork" must be a network inside 127.0.0.0/8 with room for pods, `+
+			`such as "127.77.3.0/24"`)
 	}
 	if a, err := netip.ParseAddr(c.StreamingAddress); err != nil || !a.IsLoopback() {
 		wrong = append(wrong, `"streamingAddress" must be a loopback address, such as "127.77.3.1"`)

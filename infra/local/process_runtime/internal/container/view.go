@@ -26,7 +26,8 @@ var ownFolders = map[string]os.FileMode{
 
 // secretFiles of the computer are shown empty.
 var secretFiles = []string{
-	"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/security/opasswd", "/etc/krb5.keytab",
+	"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/security/opasswd",
+	"/etc/krb5.keytab",
 }
 
 // secretFolders of the computer are shown empty.

@@ -35,7 +35,8 @@ func (s *Server) Status(_ context.Context, q *cri.StatusRequest) (*cri.StatusRes
 	return answer, nil
 }
 
-// RuntimeConfig answers the kubelet's question for a cgroup driver. No cgroup is made; the answer is the kubelet's default.
+// RuntimeConfig answers the kubelet's question for a cgroup driver. No cgroup is made; the answer is the kubelet's own
+// default.
 func (s *Server) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
 	return &cri.RuntimeConfigResponse{
 		Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS},

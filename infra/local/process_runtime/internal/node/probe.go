@@ -57,8 +57,8 @@ func Probe() (How, error) {
 func restriction() string {
 	for _, r := range []struct{ file, value, text string }{
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
-			"; AppArmor restricts user namespaces of ordinary users here " +
-				"(Ubuntu 23.10 and later: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 lifts it until the next start)"},
+			"; AppArmor restricts user namespaces of ordinary users here (Ubuntu 23.10 and later: " +
+				"sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 lifts it until the next start)"},
 		{"/proc/sys/kernel/unprivileged_userns_clone", "0",
 			"; user namespaces of ordinary users are switched off (sudo sysctl kernel.unprivileged_userns_clone=1)"},
 		{"/proc/sys/user/max_user_namespaces", "0",
