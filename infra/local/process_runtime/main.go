@@ -47,9 +47,14 @@ func main() {
 func run(command string, arguments []string) (int, error) {
 	switch command {
 	case "node", "serve":
-		path, _, code, err := load(command, arguments)
+		path, c, code, err := load(command, arguments)
 		if err != nil || code != 0 {
 			return code, err
+		}
+		if command == "node" {
+			if err := c.CheckKubelet(); err != nil {
+				return 2, fmt.Errorf("%s: %w", path, err)
+			}
 		}
 		return node.Enter("--config", path, command)
 	case "check":

@@ -4,9 +4,11 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -97,4 +99,15 @@ func (c *Config) Hidden() []string {
 		return append(hidden, state)
 	}
 	return append(hidden, c.Dir)
+}
+
+// CheckKubelet says what is wrong with the kubelet's command line, without which a node is none.
+func (c *Config) CheckKubelet() error {
+	if len(c.Kubelet) == 0 {
+		return errors.New(`"kubelet" is missing; to serve CRI alone, use: process-runtime serve`)
+	}
+	if _, err := exec.LookPath(c.Kubelet[0]); err != nil || !filepath.IsAbs(c.Kubelet[0]) {
+		return fmt.Errorf(`"kubelet" must begin with the absolute path of a program, not %q`, c.Kubelet[0])
+	}
+	return nil
 }

@@ -61,3 +61,20 @@ func TestAnUnknownKeyIsAMistake(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestTheKubeletMustBeAProgram(t *testing.T) {
+	for command, part := range map[string]string{
+		"": `"kubelet" is missing`, "sh": "absolute path", "/no/such/kubelet": `not "/no/such/kubelet"`, "/etc/passwd": "program",
+	} {
+		c := &Config{}
+		if command != "" {
+			c.Kubelet = []string{command}
+		}
+		if err := c.CheckKubelet(); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q: %v", command, err)
+		}
+	}
+	if err := (&Config{Kubelet: []string{"/bin/sh", "-c"}}).CheckKubelet(); err != nil {
+		t.Error(err)
+	}
+}

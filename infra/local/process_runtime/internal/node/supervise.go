@@ -64,7 +64,7 @@ func Supervise(c *config.Config, configPath string, withKubelet bool) error {
 		return err
 	}
 	server := &child{name: "CRI server", ready: func() bool { return true }, start: func() (int, error) {
-		return start([]string{"/proc/self/exe", ServerCommand, "--config", configPath}, os.Stderr, false)
+		return start("/proc/self/exe", []string{os.Args[0], ServerCommand, "--config", configPath}, os.Stderr, false)
 	}}
 	children := []*child{server}
 	if withKubelet && len(c.Kubelet) > 0 {
@@ -202,7 +202,7 @@ func startKubelet(c *config.Config) (int, error) {
 		return 0, fmt.Errorf("cannot open the kubelet's log: %w", err)
 	}
 	defer output.Close()
-	return start(c.Kubelet, output, singleUser())
+	return start(c.Kubelet[0], c.Kubelet, output, singleUser())
 }
 
 // singleUser says whether this process lives in a user namespace with one user ID.
@@ -218,7 +218,7 @@ func singleUser() bool {
 
 // start runs a program with its output in a file; ignoreChown puts it under a filter for which changing a file's owner
 // is nothing (see seccomp.IgnoreChown).
-func start(command []string, output *os.File, ignoreChown bool) (int, error) {
+func start(program string, arguments []string, output *os.File, ignoreChown bool) (int, error) {
 	type result struct {
 		pid int
 		err error
@@ -239,7 +239,7 @@ func start(command []string, output *os.File, ignoreChown bool) (int, error) {
 			return
 		}
 		defer null.Close()
-		pid, err := syscall.ForkExec(command[0], append([]string{command[0]}, command[1:]...), &syscall.ProcAttr{
+		pid, err := syscall.ForkExec(program, arguments, &syscall.ProcAttr{
 			Env: os.Environ(), Files: []uintptr{null.Fd(), output.Fd(), output.Fd()},
 			Sys: &syscall.SysProcAttr{Setpgid: true},
 		})
