@@ -105,7 +105,7 @@ func TestExecGivesOutputAndExitCodeAndEndsAtItsLimit(t *testing.T) {
 		_, err := n.runtime.ExecSync(n.context(), &runtimeapi.ExecSyncRequest{
 			ContainerId: id, Cmd: []string{"sh", "-c", "sleep 77 & wait"}, Timeout: 1,
 		})
-		if err == nil || time.Since(began) > 5*time.Second {
+		if err == nil || time.Since(began) > 15*time.Second {
 			t.Errorf("no timely end at the limit: %v after %s", err, time.Since(began))
 		}
 		eventually(t, "its child is gone", func() bool {
@@ -174,12 +174,11 @@ func TestTooMuchMemoryEndsAContainerAsOOMKilled(t *testing.T) {
 		expect(t, "reason", status.Reason, "OOMKilled")
 		expect(t, "exit code", status.ExitCode, 137)
 		expect(t, "the other's state", n.status(modest).State, runtimeapi.ContainerState_CONTAINER_RUNNING)
-		answer, err := n.runtime.ContainerStats(n.context(), &runtimeapi.ContainerStatsRequest{ContainerId: modest})
-		must(t, err)
-		memory, processor := answer.Stats.Memory.WorkingSetBytes.Value, answer.Stats.Cpu.UsageCoreNanoSeconds.Value
-		if memory < 64<<20 || processor == 0 {
-			t.Errorf("its statistics: %v", answer.Stats)
-		}
+		eventually(t, "its statistics show what it uses", func() bool {
+			answer, err := n.runtime.ContainerStats(n.context(), &runtimeapi.ContainerStatsRequest{ContainerId: modest})
+			must(t, err)
+			return answer.Stats.Memory.WorkingSetBytes.Value > 64<<20 && answer.Stats.Cpu.UsageCoreNanoSeconds.Value > 0
+		})
 	})
 }
 
