@@ -1,22 +1,26 @@
 """Faults on purpose, and what they cost: how long until the next optimizer step, and how many steps were lost.
 
 The figures come from the workers' own progress lines (each carries the time, the generation of the rendezvous and the
-world size), read through the pods' logs.
+world size), read through the pods' logs. These come from several workers: the past of the job first, and then in any
+order. So everything here goes by the lines' times and generations, never by when they arrived.
 """
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from infra.errors import TrainyardError
-from infra.jobs import Follower, Progress
+from infra.jobs import Progress
 
 _SETTLED = 3
 """Steps in one world after which training counts as under way."""
+_STRAGGLERS = timedelta(seconds=0.5)
+"""How much later than another's a worker's line may arrive: the logs are read from different nodes."""
 TRAINING_STARTS = timedelta(minutes=3)
 TRAINING_GOES_ON = timedelta(minutes=3)
 
@@ -47,32 +51,50 @@ class Result:
         return asdict(self)
 
 
-class Observer:
-    """Watches one job's training through a fault."""
+class Events(Protocol):
+    """Where progress lines come from: `infra.jobs.Follower`."""
 
-    def __init__(self, job: str, follower: Follower, say: Callable[[str], None] = lambda _: None) -> None:
-        self._job, self._follower, self._say = job, follower, say
+    def events(self, timeout: timedelta) -> Iterator[Progress]:
+        """Progress lines as they arrive; ends when the timeout has passed."""
+
+
+class Observer:
+    """Watches one job's training through faults.
+
+    Args:
+        job: its name.
+        follower: its progress lines.
+        since: training is under way when steps are made after this time (Unix seconds; default: now).
+    """
+
+    def __init__(self, job: str, follower: Events, since: float | None = None) -> None:
+        self._job, self._follower = job, follower
+        self._since = now() if since is None else since
         self._steps: list[Progress] = []
-        self._resumes: list[Progress] = []
+        """By time."""
+        self._worlds: list[Progress] = []
+        """All lines that name a world: steps, resumes, rendezvous."""
         self.finished: Progress | None = None
 
-    def until_training(self, world_size: int = 1) -> Progress:
-        """Wait until steps are made in a world of at least this size; the latest step.
+    def until_training(self) -> Progress:
+        """Wait until several steps are made in one world; the latest step.
 
         Raises:
             DrillError: no steps in time, or the job has ended already.
         """
-        self._read(TRAINING_STARTS, lambda: self._settled(world_size))
-        if not self._settled(world_size):
+        self._read(TRAINING_STARTS, lambda: self._settled() is not None or self.finished is not None)
+        if self.finished is not None:
+            raise DrillError(f"job {self._job} has finished: there is nothing left to disturb. Submit it again first.")
+        latest = self._settled()
+        if latest is None:
             raise DrillError(
-                f"job {self._job} made no steps with {world_size} or more workers within {TRAINING_STARTS}"
-                if self.finished is None
-                else f"job {self._job} has finished: there is nothing left to disturb. Submit it again first."
+                f"job {self._job} made no {_SETTLED} steps in one world within {TRAINING_STARTS}. Look at its workers:"
+                f" kubectl get pods -l elastic.pytorch.org/job-name={self._job}"
             )
-        return self._steps[-1]
+        return latest
 
     def through(self, fault: str, victim: str, inject: Callable[[], float]) -> Result:
-        """Inject a fault and watch until training goes on.
+        """Inject a fault and watch until training goes on in another world.
 
         Args:
             fault: its name.
@@ -83,22 +105,18 @@ class Observer:
             DrillError: training did not go on.
         """
         hit = inject()
-        self._read(timedelta(seconds=0.5), lambda: False)
-        before = self._last_before(hit)
-
-        def next_step() -> Progress | None:
-            return next((s for s in self._steps if s.fields["generation"] > before.fields["generation"]), None)
-
-        self._read(TRAINING_GOES_ON, lambda: next_step() is not None or self.finished is not None)
-        after = next_step()
-        if after is None:
-            raise DrillError(
-                f"job {self._job} ended before the fault could disturb it"
-                if self.finished
-                else f"job {self._job} made no step within {TRAINING_GOES_ON} after the fault. Look at its workers:"
-                f" kubectl get pods -l elastic.pytorch.org/job-name={self._job}"
-            )
-        done = max(s.fields["step"] for s in self._steps if s.fields["generation"] <= before.fields["generation"])
+        end = time.monotonic() + TRAINING_GOES_ON.total_seconds()
+        while (left := end - time.monotonic()) > 0:
+            self._read(timedelta(seconds=left), lambda: bool(self._next_step(hit) or self.finished))
+            # A line that arrives later may be of an earlier time, and make the fault hit another world.
+            self._read(_STRAGGLERS, lambda: False)
+            if self._next_step(hit) or self.finished:
+                break
+        before, after = self._world_at(hit), self._next_step(hit)
+        if before is None or after is None:
+            raise self._no_figures(hit, before)
+        old = [step for step in self._steps if step.fields["generation"] <= before.fields["generation"]]
+        done = old[-1].fields["step"] if old else 0
         return Result(
             fault=fault,
             job=self._job,
@@ -116,26 +134,53 @@ class Observer:
         self._read(timeout, lambda: self.finished is not None)
         return self.finished
 
-    def _settled(self, world_size: int) -> bool:
+    def _settled(self) -> Progress | None:
+        """The latest step, where the last few were made in one world and the job still makes them."""
         latest = self._steps[-_SETTLED:]
-        same = {step.fields["generation"] for step in latest}
-        return len(latest) == _SETTLED and len(same) == 1 and latest[-1].fields["world_size"] >= world_size
+        same = len({step.fields["generation"] for step in latest}) == 1
+        return latest[-1] if len(latest) == _SETTLED and same and latest[-1].time >= self._since else None
 
-    def _last_before(self, hit: float) -> Progress:
-        return max((step for step in self._steps if step.time <= hit), key=lambda step: step.time)
+    def _world_at(self, hit: float) -> Progress | None:
+        """The newest world that had met when the fault hit, whether it had made a step or not."""
+        earlier = [line for line in self._worlds if line.time <= hit]
+        return max(earlier, key=lambda line: (line.fields["generation"], line.time), default=None)
+
+    def _next_step(self, hit: float) -> Progress | None:
+        """The first step after the fault that was made in a newer world than the one that it hit."""
+        if (world := self._world_at(hit)) is None:
+            return None
+        newer = (step for step in self._steps if step.fields["generation"] > world.fields["generation"])
+        return next((step for step in newer if step.time > hit), None)
+
+    def _no_figures(self, hit: float, before: Progress | None) -> DrillError:
+        if self.finished is not None:
+            late = self.finished.time <= hit
+            when = "had finished before the fault" if late else "finished before the fault took effect"
+            return DrillError(f"job {self._job} {when}: there is nothing to measure. Give it more steps.")
+        if before is None:
+            return DrillError(f"job {self._job} had not begun to train when the fault hit. Wait for its first steps.")
+        return DrillError(
+            f"job {self._job} made no step in another world within {TRAINING_GOES_ON} after the fault. Look at its"
+            f" workers: kubectl get pods -l elastic.pytorch.org/job-name={self._job}"
+        )
 
     def _read(self, timeout: timedelta, enough: Callable[[], bool]) -> None:
         if enough():
             return
         for event in self._follower.events(timeout):
-            if event.event == "step":
-                self._steps.append(event)
-            elif event.event == "finished":
+            if event.event == "finished":
                 self.finished = event
-            elif event.event in ("rendezvous", "resume"):
-                self._say(f"{event.pod}: {event.event} {event.fields}")
+            elif event.event in ("step", "resume", "rendezvous") and _names(event, "generation", "world_size"):
+                self._worlds.append(event)
+                if event.event == "step" and _names(event, "step"):
+                    bisect.insort(self._steps, event, key=lambda step: step.time)
             if enough():
                 return
+
+
+def _names(event: Progress, *fields: str) -> bool:
+    """Whether a line has these numbers: a user's own script may write lines of its own kind."""
+    return all(isinstance(event.fields.get(field), int) for field in fields)
 
 
 def now() -> float:

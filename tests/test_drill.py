@@ -1,0 +1,228 @@
+"""What a fault costs, from the workers' lines: by their times and generations, in whatever order they arrive."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from infra import drill
+from infra.drill import DrillError, Observer, Result
+from infra.jobs import Progress
+
+START = 100.0
+"""When the observer begins to look; what is earlier is the past of the job."""
+
+
+class Script:
+    """Hands over lines at once; at its end the time is taken to have passed."""
+
+    def __init__(self, *lines: Progress) -> None:
+        self._lines = list(lines)
+
+    def tell(self, *lines: Progress) -> None:
+        self._lines += lines
+
+    def events(self, timeout: timedelta) -> Iterator[Progress]:  # noqa: ARG002 - time passes at once here
+        while self._lines:
+            yield self._lines.pop(0)
+
+
+def line(event: str, at: float, generation: int, world: int = 3, pod: str = "w-0", **fields: Any) -> Progress:
+    return Progress(pod, event, at, {"generation": generation, "world_size": world, **fields})
+
+
+def steps(first: int, count: int, at: float, generation: int, world: int = 3, every: float = 1.0) -> list[Progress]:
+    return [line("step", at + every * n, generation, world, step=first + n) for n in range(count)]
+
+
+def finished(at: float) -> Progress:
+    return Progress("w-0", "finished", at, {"step": 99, "accuracy": 0.97})
+
+
+def strike(lines: list[Progress], hit: float, before: list[Progress] | None = None) -> Result:
+    """The figures of a fault at `hit`, of a job that had trained before; `lines` are what the workers say after."""
+    script = Script(*(before or steps(1, 5, START, generation=1)))
+    observer = Observer("digits", script, since=START)
+    observer.until_training()
+
+    def inject() -> float:
+        script.tell(*lines)
+        return hit
+
+    return observer.through("spot", "gpu-spot-1", inject)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that is at its end says nothing more, however long one waits."""
+    monkeypatch.setattr(drill, "TRAINING_GOES_ON", timedelta(seconds=0.05))
+
+
+def test_a_fault_costs_the_time_to_the_next_step_of_the_new_world_and_the_steps_done_again() -> None:
+    result = strike([*steps(6, 2, 105, 1), *steps(5, 3, 109, 2, world=2)], hit=104.5)
+    assert result == Result(
+        fault="spot",
+        job="digits",
+        victim="gpu-spot-1",
+        seconds_to_next_step=4.5,
+        steps_lost=3,
+        world_before=3,
+        world_after=2,
+        generation_before=1,
+        generation_after=2,
+    )
+
+
+def test_a_job_that_saved_in_time_loses_no_step() -> None:
+    assert strike(steps(6, 3, 106, 2), hit=104.5).steps_lost == 0
+
+
+# Lines of the workers after the fault at 104.5, and: seconds to the next step, steps lost, generations, worlds.
+HISTORIES = {
+    "the old world goes on for a while after a notice": (
+        [*steps(6, 4, 105, 1), *steps(10, 2, 110, 2, world=2)],
+        (5.5, 0, 1, 2, 3, 2),
+    ),
+    "a replacement joins at once, and the world grows again": (
+        [*steps(6, 2, 106, 2, world=2), *steps(8, 2, 109, 3, world=3)],
+        (1.5, 0, 1, 2, 3, 2),
+    ),
+    "a world that met makes no step, the one after it does": (
+        [line("rendezvous", 106, 2, 2), *steps(6, 2, 108, 3, world=3)],
+        (3.5, 0, 1, 3, 3, 3),
+    ),
+    "the world had changed before the fault, and its lines come late": (
+        [*steps(6, 2, 103.0, 2, world=2, every=0.5), *steps(8, 2, 107, 3, world=1)],
+        (2.5, 0, 2, 3, 2, 1),
+    ),
+    "the world had met again before the fault, without a step": (
+        [line("rendezvous", 104.4, 2, 2), line("step", 104.9, 2, 2, step=6), *steps(7, 2, 108, 3, world=3)],
+        (3.5, 0, 2, 3, 2, 3),
+    ),
+    "a resume says as much as a rendezvous": (
+        [line("resume", 104.2, 2, 2, step=5), line("step", 104.9, 2, 2, step=6), *steps(7, 2, 109, 3, world=3)],
+        (4.5, 0, 2, 3, 2, 3),
+    ),
+    "steps of an even earlier fault are not lost once more": (
+        [line("step", 104.2, 2, 2, step=3), line("step", 104.4, 2, 2, step=4), *steps(5, 2, 107, 3, world=3)],
+        (2.5, 0, 2, 3, 2, 3),
+    ),
+    "a script of one's own writes lines of its own kind": (
+        [Progress("w-0", "step", 105, {"loss": 1}), line("step", 105, 2, step="six"), *steps(6, 2, 107, 2)],
+        (2.5, 0, 1, 2, 3, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ["as written", "backwards", "shuffled"])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_the_figures_are_those_of_this_fault_in_whatever_order_its_lines_arrive(history: str, order: str) -> None:
+    lines, expected = HISTORIES[history]
+    told = list(lines)
+    if order == "backwards":
+        told.reverse()
+    if order == "shuffled":
+        random.Random(history).shuffle(told)  # noqa: S311 - no secret
+    result = strike(told, hit=104.5)
+    assert (
+        result.seconds_to_next_step,
+        result.steps_lost,
+        result.generation_before,
+        result.generation_after,
+        result.world_before,
+        result.world_after,
+    ) == expected
+
+
+def test_two_faults_after_each_other_have_their_own_figures() -> None:
+    script = Script(*steps(1, 5, START, generation=1))
+    observer = Observer("digits", script, since=START)
+    observer.until_training()
+
+    def first() -> float:
+        script.tell(*steps(4, 5, 107, 2, world=2))
+        return 104.5
+
+    def second() -> float:
+        script.tell(line("step", 112, 2, 2, step=9), *steps(8, 3, 119, 3, world=3))
+        return 112.5
+
+    one, two = observer.through("worker", "w-2", first), observer.through("spot", "gpu-spot-1", second)
+    assert (one.seconds_to_next_step, one.steps_lost, one.world_before, one.world_after) == (2.5, 2, 3, 2)
+    assert (two.seconds_to_next_step, two.steps_lost, two.world_before, two.world_after) == (6.5, 2, 2, 3)
+    assert (two.generation_before, two.generation_after) == (2, 3)
+
+
+def test_a_second_observer_of_a_job_is_not_misled_by_its_past() -> None:
+    past = [*steps(1, 5, 50, 1), *steps(4, 5, 60, 2, world=2), *steps(9, 9, 70, 3)]
+    random.Random(1).shuffle(past)  # noqa: S311 - no secret
+    result = strike(steps(20, 2, 107, 4, world=2), hit=104.5, before=[*past, *steps(18, 5, START, 3, every=0.5)])
+    assert (result.generation_before, result.generation_after, result.seconds_to_next_step) == (3, 4, 2.5)
+    assert result.steps_lost == 3
+
+
+def test_training_is_under_way_when_steps_are_made_now_and_in_one_world() -> None:
+    now = steps(12, 3, START + 5, generation=2)
+    observer = Observer("digits", Script(*steps(1, 9, 10, 1), *steps(9, 3, 90, 2), *now), since=START)
+    assert observer.until_training() == now[0], "the first step after the look began; the others were in its world"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[], steps(1, 9, 10, 1), [*steps(1, 2, START, 1), *steps(3, 2, START + 2, 2)], [line("rendezvous", START, 1)] * 5],
+    ids=["nothing", "only the past", "two worlds", "no steps"],
+)
+def test_training_that_does_not_begin_is_told(lines: list[Progress]) -> None:
+    with pytest.raises(DrillError, match="made no 3 steps in one world within 0:03:00"):
+        Observer("digits", Script(*lines), since=START).until_training()
+
+
+def test_a_job_that_has_finished_cannot_be_disturbed() -> None:
+    observer = Observer("digits", Script(*steps(1, 9, 10, 1), finished(20), *steps(1, 9, START, 1)), since=START)
+    with pytest.raises(DrillError, match="job digits has finished: there is nothing left to disturb"):
+        observer.until_training()
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ([finished(104.0)], "had finished before the fault"),
+        ([*steps(6, 3, 105, 1), finished(108)], "finished before the fault took effect"),
+        (steps(6, 3, 105, 1), "made no step in another world"),
+        ([], "made no step in another world"),
+    ],
+)
+def test_a_fault_without_effect_is_told(lines: list[Progress], sentence: str) -> None:
+    with pytest.raises(DrillError, match=sentence):
+        strike(lines, hit=104.5)
+
+
+def test_a_job_that_finished_after_the_fault_has_figures() -> None:
+    script = Script(*steps(1, 5, START, generation=1))
+    observer = Observer("digits", script, since=START)
+    observer.until_training()
+
+    def inject() -> float:
+        script.tell(finished(110), *steps(6, 3, 107, 2))  # the end arrives first
+        return 104.5
+
+    assert observer.through("spot", "gpu-spot-1", inject).seconds_to_next_step == 2.5
+    assert observer.until_finished(timedelta(0)) == finished(110)
+
+
+def test_a_fault_before_the_first_step_is_told() -> None:
+    observer = Observer("digits", Script(*steps(1, 3, START, 1)), since=START)
+    with pytest.raises(DrillError, match="had not begun to train when the fault hit"):
+        observer.through("spot", "gpu-spot-1", lambda: START - 1)
+
+
+def test_a_job_that_does_not_finish_in_time_has_no_result() -> None:
+    assert Observer("digits", Script(*steps(1, 3, START, 1))).until_finished(timedelta(0)) is None
+
+
+def test_a_result_is_plain_data() -> None:
+    assert strike(steps(6, 3, 106, 2), hit=104.5).as_json()["seconds_to_next_step"] == 1.5
