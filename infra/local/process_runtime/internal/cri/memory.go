@@ -41,7 +41,7 @@ func (s *Server) checkMemory() {
 		return
 	}
 	for _, m := range limited {
-		usage := table.Tree(m.init)
+		usage := table.Below(m.init)
 		if usage.RSS <= uint64(m.limit) {
 			continue
 		}

@@ -83,7 +83,7 @@ func (s *Server) measure(m measured, table *processes.Table) *cri.ContainerStats
 	now := time.Now().UnixNano()
 	var usage processes.Usage
 	if m.init != 0 {
-		usage = table.Tree(m.init)
+		usage = table.Below(m.init)
 	}
 	return &cri.ContainerStats{
 		Attributes: m.attributes, Cpu: cpuOf(usage, now), Memory: memoryOf(usage, now, m.limit),
@@ -209,7 +209,7 @@ func (s *Server) measurePod(p *pod, table *processes.Table) *cri.PodSandboxStats
 	}
 	for _, m := range list {
 		linux.Containers = append(linux.Containers, s.measure(m, table))
-		u := table.Tree(m.init)
+		u := table.Below(m.init)
 		sum.CPU += u.CPU
 		sum.RSS += u.RSS
 		sum.Processes += u.Processes

@@ -103,3 +103,16 @@ func (t *Table) Tree(root int) Usage {
 	}
 	return u
 }
+
+// Below sums what is below a container's init. The init itself is the runtime's and no use of the container's, except
+// for its processor time: the time of the processes that it has collected is in it.
+func (t *Table) Below(init int) Usage {
+	u := t.Tree(init)
+	if own, there := t.processes[init]; there {
+		u.Processes--
+		u.Threads -= own.Threads
+		u.RSS -= own.RSS
+		u.PIDs = u.PIDs[1:]
+	}
+	return u
+}

@@ -36,6 +36,10 @@ func TestATreeIsSummedAndOthersAreNot(t *testing.T) {
 	if own.Processes < 2 || own.RSS <= sleep.RSS || sleep.Processes != 1 {
 		t.Errorf("own %+v, child %+v", own, sleep)
 	}
+	if below := table.Below(os.Getpid()); below.Processes != own.Processes-1 || below.CPU != own.CPU ||
+		slices.Contains(below.PIDs, os.Getpid()) || below.RSS >= own.RSS {
+		t.Errorf("below itself: %+v of %+v", below, own)
+	}
 	if exact := Proportional(own.PIDs); exact == 0 || exact > own.RSS+(4<<20) {
 		t.Errorf("proportional %d, resident %d", exact, own.RSS)
 	}
