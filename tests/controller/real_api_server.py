@@ -6,7 +6,6 @@ No controller-manager runs here: nothing collects garbage, ends namespaces or wr
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -22,6 +21,7 @@ import httpx2
 import pytest
 import yaml
 
+from infra.local.engines import locate
 from training.controller.crd import custom_resource_definition
 from training.controller.rbac import rules
 
@@ -35,12 +35,11 @@ JOBS = "/apis/elastic.pytorch.org/v1alpha1"
 
 
 def engine(name: str) -> str:
-    """Path of an engine: from the folder in TRAINYARD_ENGINE_BIN, else from PATH."""
-    folder = os.environ.get("TRAINYARD_ENGINE_BIN")
-    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    """Path of an engine, from where the command would take it."""
+    found = locate(name)
     if found is None:
-        pytest.fail(f"{name} not found: put it on PATH or set TRAINYARD_ENGINE_BIN to the folder that holds it")
-    return found
+        pytest.fail(f"{name} is missing: make setup")
+    return str(found.path)
 
 
 def free_port() -> int:

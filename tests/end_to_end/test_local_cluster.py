@@ -573,57 +573,57 @@ def interpreter_for_everyone() -> Path | None:
     return None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="all tests of this module run as an ordinary user already")
-def test_an_ordinary_user_gets_the_same(shared: Local) -> None:
-    python = interpreter_for_everyone()
-    if python is None:
-        pytest.skip("this computer has no Python that other users may run")
-    shared.cluster().down()
-    place = Path(tempfile.mkdtemp(prefix="ty", dir="/tmp"))
-    os.chown(place, NOBODY, NOBODY)
-    (place / "engines").mkdir(mode=0o755)
-    for name in (*ENGINES, "kubectl"):
-        shutil.copy(engine(name), place / "engines" / name)
-    packages = [entry for entry in sys.path if entry.endswith("-packages")]
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(place),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *packages]),
-        "TRAINYARD_ENGINE_BIN": str(place / "engines"),
-    }
+if os.geteuid() == 0:  # else all tests of this module run as an ordinary user already
 
-    def run(action: str) -> str:
-        done = subprocess.run(
-            [python, __file__, place / "state", action],
-            cwd=place,
-            env=environment,
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def test_an_ordinary_user_gets_the_same(shared: Local) -> None:
+        python = interpreter_for_everyone()
+        assert python, "root's Python is closed to others: install one for all users (Debian: python3)"
+        shared.cluster().down()
+        place = Path(tempfile.mkdtemp(prefix="ty", dir="/tmp"))
+        os.chown(place, NOBODY, NOBODY)
+        (place / "engines").mkdir(mode=0o755)
+        for name in (*ENGINES, "kubectl"):
+            shutil.copy(engine(name), place / "engines" / name)
+        packages = [entry for entry in sys.path if entry.endswith("-packages")]
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(place),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *packages]),
+            "TRAINYARD_ENGINE_BIN": str(place / "engines"),
+        }
 
-    theirs = Local(place / "state")
-    try:
-        run("up")
-        theirs.apply(pod("worker-0", "id -u; sleep 600", gpus=1))
-        wait_for("pod runs", lambda: theirs.kubectl("logs", "worker-0"))
-        assert "worker-0" in theirs.kubectl("exec", "worker-0", "--", "hostname")
-        processes = psutil.process_iter(["cmdline", "uids"])
-        owners = [one.info["uids"].effective for one in processes if one.info["cmdline"] == ["sleep", "600"]]
-        assert owners
-        assert 0 not in owners
-        assert json.loads(run("status")) == {"healthy": True}
-    finally:
-        run("down")
-        left = marked(place / "state")
-        shutil.rmtree(place, ignore_errors=True)
-    assert left == []
+        def run(action: str) -> str:
+            done = subprocess.run(
+                [python, __file__, place / "state", action],
+                cwd=place,
+                env=environment,
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        theirs = Local(place / "state")
+        try:
+            run("up")
+            theirs.apply(pod("worker-0", "id -u; sleep 600", gpus=1))
+            wait_for("pod runs", lambda: theirs.kubectl("logs", "worker-0"))
+            assert "worker-0" in theirs.kubectl("exec", "worker-0", "--", "hostname")
+            processes = psutil.process_iter(["cmdline", "uids"])
+            owners = [one.info["uids"].effective for one in processes if one.info["cmdline"] == ["sleep", "600"]]
+            assert owners
+            assert 0 not in owners
+            assert json.loads(run("status")) == {"healthy": True}
+        finally:
+            run("down")
+            left = marked(place / "state")
+            shutil.rmtree(place, ignore_errors=True)
+        assert left == []
 
 
 class _Print:
