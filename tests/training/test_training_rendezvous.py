@@ -300,20 +300,20 @@ def test_an_expired_lease_is_replaced_at_the_next_write() -> None:
     assert state.state.lease == 2
 
 
-def test_a_closed_port_tells_that_a_launcher_has_died_if_it_was_ever_open() -> None:
+def test_a_closed_port_proves_that_a_launcher_has_died_if_it_was_ever_open() -> None:
     watcher, alive, dying = Presence("127.0.0.1"), Presence("127.0.0.1"), Presence("127.0.0.1")
     node = {name: NodeDesc("127.0.0.1", number, 0) for number, name in enumerate("wad")}
     stranger = NodeDesc("127.0.0.1", 9, 0)
     ports = {node["a"]: alive.port, node["d"]: dying.port, stranger: closed_port()}
 
-    def ask() -> NodeDesc | None:
+    def ask() -> tuple[NodeDesc, bool] | None:
         time.sleep(0.11)
         alive._answer()
-        return watcher.find_dead(node["w"], ports)
+        return watcher.ask_next(node["w"], ports)
 
-    assert [ask() for _ in range(6)] == [None] * 6
+    assert {ask() for _ in range(3)} == {None, (stranger, False)}
     dying.close()
-    assert {ask() for _ in range(3)} == {None, node["d"]}
+    assert {ask() for _ in range(3)} == {None, (node["d"], True), (stranger, False)}
     watcher.close()
     alive.close()
 
@@ -447,6 +447,21 @@ def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> 
     assert survivor.last_change == "lost"
     assert together(survivor.next_rendezvous)[0].world_size == 1
     survivor.leave()
+
+
+def test_a_newcomer_finds_out_the_dead_by_closed_port_and_late_heartbeat(etcd: MemoryEtcd) -> None:
+    """It has never reached the dead node's port; half of the window of 3 s is enough all the same."""
+    killed, newcomer = handler(etcd, keep_alive_interval="1"), handler(etcd, keep_alive_interval="1")
+    together(killed.next_rendezvous)
+    killed._stop_heartbeats()
+    killed._executor._presence.close()
+
+    start = time.monotonic()
+    info = together(newcomer.next_rendezvous)[0]
+
+    assert info.world_size == 1
+    assert 1.4 < time.monotonic() - start < 2.9
+    newcomer.leave()
 
 
 def test_while_etcd_is_away_training_goes_on(etcd: MemoryEtcd) -> None:

@@ -65,6 +65,8 @@ CACHE: Final = timedelta(milliseconds=200)
 POLL: Final = timedelta(milliseconds=25)
 # While nodes meet, etcd may be away as long as their patience lasts.
 PAUSE_WITHOUT_ETCD: Final = timedelta(milliseconds=500)
+# A heartbeat that is late by so many intervals confirms the suspicion that a node has died (see `presence`).
+OVERDUE: Final = 1.5
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
 
@@ -230,6 +232,11 @@ class StateHolder(torch_.RendezvousStateHolder):
         self._drop_dead_nodes()
         return has_set
 
+    def silence(self, node: torch_.NodeDesc) -> timedelta:
+        """For how long we have seen a node's heartbeat stand still."""
+        now = self._clock()
+        return timedelta(seconds=now - self._seen.get(node, (None, now))[1])
+
     def keep_lease(self) -> None:
         """Renew the lease of the job's keys now and then; a lease that has expired is replaced at the next write."""
         if self._clock() - self._lease_renewed < self._lease_time.total_seconds() / 8 or not self._state.lease:
@@ -331,7 +338,11 @@ class OpExecutor(torch_.OpExecutor):
         """Ask one participant's host whether its launcher still runs; if not, the next write says so."""
         state = self._holder.state
         ports = {node: port for node, port in state.ports.items() if node in state.participants}
-        if (node := self._presence.find_dead(self._node, ports)) is not None:
+        if (closed := self._presence.ask_next(self._node, ports)) is None:
+            return
+        node, is_proof = closed
+        overdue = OVERDUE * self._settings.keep_alive_interval
+        if is_proof or self._holder.silence(node) > overdue:
             logger.warning("node %s has died: its launcher's port is closed", node)
             self._holder.drop(node)
             self._holder.mark_dirty()

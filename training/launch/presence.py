@@ -3,7 +3,8 @@
 Each launcher listens on a port and never talks. When its process is killed, the kernel closes the port and answers
 every attempt to connect with a refusal, at once. A host that is gone answers nothing, and then the heartbeat decides.
 
-A refusal could also come from a firewall. So it only counts from a port that this node has reached before.
+A refusal could also come from a firewall. So it is proof only from a port that this node has reached before; from
+another it is a suspicion, which a heartbeat that is overdue confirms.
 """
 
 import contextlib
@@ -43,12 +44,15 @@ class Presence:
         self._last_question = 0.0
         self._turn = 0
 
-    def find_dead(self, this_node: NodeDesc, ports: Mapping[NodeDesc, int]) -> NodeDesc | None:
-        """Ask the next of the nodes, if it is time to; returns it if it has died.
+    def ask_next(self, this_node: NodeDesc, ports: Mapping[NodeDesc, int]) -> tuple[NodeDesc, bool] | None:
+        """Ask the next of the nodes, if it is time to.
 
         Args:
             this_node: ourselves.
             ports: the nodes of interest and their ports.
+
+        Returns:
+            The node, if its port is closed, and whether that proves its death; None otherwise.
         """
         self._answer()
         now = time.monotonic()
@@ -58,20 +62,21 @@ class Presence:
         self._last_question = now
         self._turn += 1
         node = watched[:NUM_WATCHED][self._turn % min(NUM_WATCHED, len(watched))]
-        return node if self._is_gone(node.addr, ports[node]) else None
+        address = (node.addr, ports[node])
+        return (node, address in self._reached) if self._is_closed(address) else None
 
     def close(self) -> None:
         """Close our port: to the others this process has ended."""
         self._socket.close()
 
-    def _is_gone(self, address: str, port: int) -> bool:
+    def _is_closed(self, address: tuple[str, int]) -> bool:
         try:
-            socket.create_connection((address, port), CONNECT_TIMEOUT.total_seconds()).close()
+            socket.create_connection(address, CONNECT_TIMEOUT.total_seconds()).close()
         except ConnectionRefusedError:
-            return (address, port) in self._reached
+            return True
         except OSError:
             return False
-        self._reached.add((address, port))
+        self._reached.add(address)
         return False
 
     def _answer(self) -> None:
