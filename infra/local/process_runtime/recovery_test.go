@@ -124,14 +124,14 @@ func TestTwoNodesCannotShareAFolder(t *testing.T) {
 }
 
 // fakeKubelet says when it starts, and ends gently.
-const fakeKubelet = "#!/bin/sh\nset -e\necho started >>%s/kubelets\n" +
+const fakeKubelet = "#!/bin/sh\nset -e\ntrap 'echo stopped >>%[1]s/kubelets; exit 0' TERM\n" +
 	"mkdir -p /var/lib/kubelet/device-plugins /var/log/containers\n" +
-	"trap 'echo stopped >>%s/kubelets; exit 0' TERM\nwhile :; do sleep 0.05; done\n"
+	"echo started >>%[1]s/kubelets\nwhile :; do sleep 0.05; done\n"
 
 func TestAKubeletThatDiesIsStartedAgainWhileContainersGoOn(t *testing.T) {
 	asEachUser(t, func(t *testing.T, n *testNode) {
 		kubelet := n.dir + "/kubelet"
-		must(t, os.WriteFile(kubelet, fmt.Appendf(nil, fakeKubelet, n.dir, n.dir), 0o755))
+		must(t, os.WriteFile(kubelet, fmt.Appendf(nil, fakeKubelet, n.dir), 0o755))
 		n.command, n.config["kubelet"] = "node", []string{kubelet, "--flag"}
 		n.start()
 		kubelets := func() string {

@@ -152,3 +152,17 @@ func TestASeccompProfileFileIsApplied(t *testing.T) {
 		}
 	})
 }
+
+func TestDeviceFilesThatAContainerMakesDoNotOpen(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		volume := n.dir + "/node/volume"
+		must(t, os.MkdirAll(volume, 0o777))
+		n.start()
+		text := n.pod().output("for d in /tmp /dev /dev/shm /volume /run; do mknod $d/made c 1 5; "+
+			"head -c 1 $d/made && echo OPEN; done; head -c 1 /dev/zero && echo fine", func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = []*runtimeapi.Mount{{HostPath: volume, ContainerPath: "/volume"}}
+		})
+		lacks(t, text, "OPEN")
+		contains(t, text, "fine")
+	})
+}

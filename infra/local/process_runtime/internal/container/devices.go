@@ -14,7 +14,9 @@ var basicDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 // devices makes a small /dev with terminals and shared memory of its own.
 func (v *view) devices() error {
 	dev := filepath.Join(v.root, "dev")
-	if err := unix.Mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,mode=755"); err != nil {
+	// No device files in itself, see volumes: those that are shown are mounts of their own.
+	flags := uintptr(unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV)
+	if err := unix.Mount("tmpfs", dev, "tmpfs", flags, "size=64k,mode=755"); err != nil {
 		return fmt.Errorf("cannot mount /dev: %w", err)
 	}
 	for link, to := range map[string]string{

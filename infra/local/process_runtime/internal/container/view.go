@@ -207,7 +207,8 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// volumes mounts the container's volumes, outer ones first.
+// volumes mounts the container's volumes, outer ones first. No device files in them: with the default capabilities root
+// may make some, and without a device cgroup nothing else keeps it from opening the computer's disks through them.
 func (v *view) volumes() error {
 	mounts := slices.Clone(v.spec.Mounts)
 	depth := func(m Mount) int { return strings.Count(filepath.Clean(m.Target), "/") }
@@ -221,7 +222,11 @@ func (v *view) volumes() error {
 		if err != nil {
 			return fmt.Errorf("no mount point %s: %w", m.Target, err)
 		}
-		if err := bind(m.Source, place, 0); err != nil {
+		attributes := uint64(unix.MOUNT_ATTR_NODEV)
+		if v.spec.Privileged {
+			attributes = 0
+		}
+		if err := bind(m.Source, place, attributes); err != nil {
 			return err
 		}
 		if m.Readonly || m.RecursiveReadonly {
