@@ -18,7 +18,7 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, RoleRefArgs, SubjectArgs
 
-from infra.in_cluster.pods import OwnPods, restricted_container, restricted_pod
+from infra.in_cluster.pods import OwnPods, pod_field, restricted_container, restricted_pod
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.crd import custom_resource_definition
 from training.controller.rbac import rules
@@ -75,6 +75,8 @@ def _container(image: str) -> ContainerArgs:
     return ContainerArgs(
         name="controller",
         image=image,
+        # It listens there and nowhere else: pods of the local cluster share the computer's network.
+        env=[pod_field("POD_IP", "status.podIP")],
         ports=[ContainerPortArgs(name="metrics", container_port=_PORT)],
         readiness_probe=ProbeArgs(http_get=HTTPGetActionArgs(path="/readyz", port=_PORT), period_seconds=2),
         liveness_probe=ProbeArgs(

@@ -11,10 +11,7 @@ from pulumi_kubernetes.apps.v1 import (
 from pulumi_kubernetes.core.v1 import (
     ContainerArgs,
     ContainerPortArgs,
-    EnvVarArgs,
-    EnvVarSourceArgs,
     HTTPGetActionArgs,
-    ObjectFieldSelectorArgs,
     PersistentVolumeClaimArgs,
     PodSpecArgs,
     PodTemplateSpecArgs,
@@ -27,7 +24,7 @@ from pulumi_kubernetes.core.v1 import (
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 
-from infra.in_cluster.pods import OwnPods, restricted_container, restricted_pod
+from infra.in_cluster.pods import OwnPods, pod_field, restricted_container, restricted_pod
 from infra.in_cluster.storage_claims import LocalStorageClasses, claim_spec
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from infra.wiring.storage import Volume
@@ -129,9 +126,9 @@ def _container(image: str) -> ContainerArgs:
             "--quota-backend-bytes=536870912",
         ],
         env=[
-            _field("POD_NAME", "metadata.name"),
-            _field("POD_NAMESPACE", "metadata.namespace"),
-            _field("POD_IP", "status.podIP"),
+            pod_field("POD_NAME", "metadata.name"),
+            pod_field("POD_NAMESPACE", "metadata.namespace"),
+            pod_field("POD_IP", "status.podIP"),
         ],
         ports=[
             ContainerPortArgs(name="client", container_port=CLIENT_PORT),
@@ -147,7 +144,3 @@ def _container(image: str) -> ContainerArgs:
         volume_mounts=[VolumeMountArgs(name="data", mount_path="/var/lib/etcd")],
         security_context=restricted_container(),
     )
-
-
-def _field(name: str, path: str) -> EnvVarArgs:
-    return EnvVarArgs(name=name, value_from=EnvVarSourceArgs(field_ref=ObjectFieldSelectorArgs(field_path=path)))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pulumi
-from pulumi_kubernetes.core.v1 import CapabilitiesArgs, PodSecurityContextArgs, SeccompProfileArgs, SecurityContextArgs
+from pulumi_kubernetes.core.v1 import (
+    CapabilitiesArgs,
+    EnvVarArgs,
+    EnvVarSourceArgs,
+    ObjectFieldSelectorArgs,
+    PodSecurityContextArgs,
+    SeccompProfileArgs,
+    SecurityContextArgs,
+)
 
 UNPRIVILEGED = 65532
 """User and group of the project's images (the number that distroless images use for `nonroot`)."""
@@ -18,6 +26,11 @@ class OwnPods:
     namespace: pulumi.Input[str]
     dns_policy: str
     """See `infra.wiring.naming.dns_policy`."""
+
+
+def pod_field(name: str, path: str) -> EnvVarArgs:
+    """An environment variable that holds a field of the pod (`status.podIP`)."""
+    return EnvVarArgs(name=name, value_from=EnvVarSourceArgs(field_ref=ObjectFieldSelectorArgs(field_path=path)))
 
 
 def restricted_pod() -> PodSecurityContextArgs:
