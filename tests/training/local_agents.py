@@ -158,12 +158,12 @@ class Job:
         """Events of all launchers, by time."""
         return sorted((event for agent in self.agents for event in agent.events(kind)), key=lambda event: event["time"])
 
-    def wait_for_step(self, step: int, **fields: Any) -> dict[str, Any]:
-        """Wait until some worker has completed `step` or a later one, with these fields in its line."""
+    def wait_for_step(self, step: int, *, newer_than: int = 0, **fields: Any) -> dict[str, Any]:
+        """Wait until a world of a newer generation has completed `step` or a later one, with these fields."""
 
         def found() -> dict[str, Any] | None:
             for event in self.events("step"):
-                if event["step"] >= step and fields.items() <= event.items():
+                if event["step"] >= step and event["generation"] > newer_than and fields.items() <= event.items():
                     return event
             return None
 
