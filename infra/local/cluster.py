@@ -7,6 +7,7 @@ every file is replaced whole, and `up` starts exactly what is missing.
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,22 +15,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2
+from lightkube import ApiError
+from lightkube.core.exceptions import ConfigError
+
 from infra.local import cloud
 from infra.local.control_plane import COMPONENTS, ControlPlane
+from infra.local.errors import LocalClusterError
 from infra.local.nodes import Machine, Nodes, NodeSpec, NodeStatus, Reclaimed
 from infra.local.processes import Processes
 from infra.local.progress import Progress, Silent
 from infra.local.state import State
 
 CLOUD = "cloud"
+CLOUD_TIMEOUT = 60.0  # seconds; about 1 on two cores
 ENGINES = (*COMPONENTS, "kubelet", "process-runtime")  # the programs that are needed
 _CHECKOUT = Path(__file__).resolve().parents[2]
-
-# Credentials of the user that no pod shall see, below the home folder.
-_HIDDEN_IN_HOME = (
-    ".aws", ".azure", ".cache", ".config", ".docker", ".gnupg", ".kube", ".local/share", ".netrc", ".npmrc",
-    ".oci", ".password-store", ".pulumi", ".pypirc", ".ssh", ".vault-token",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class LocalCluster:
             with self._progress.step(f"{len(nodes)} nodes"):
                 self._nodes.reconcile(nodes, self._progress)
                 self.control_plane.wait_healthy()
+                self._processes.wait_ready(CLOUD, self._cloud_beats, timeout=CLOUD_TIMEOUT)
 
     def down(self) -> list[str]:
         """End every process; state stays and the next `up` continues from it.
@@ -150,7 +152,7 @@ class LocalCluster:
         running = self._processes.running()
         attached = self.control_plane.attach()
         health = self.control_plane.health() if attached else {}
-        health[CLOUD] = CLOUD in running
+        health[CLOUD] = self._cloud_beats()
         ports = self.control_plane.component_ports() if attached else {}
         parts = []
         for name in (*COMPONENTS, CLOUD):
@@ -170,7 +172,7 @@ class LocalCluster:
     def reclaim(self, node: str, notice_seconds: float = 120.0) -> Reclaimed:
         """See `Nodes.reclaim`."""
         with self._changing():
-            self.control_plane.attach()
+            self._attach()
             return self._nodes.reclaim(node, notice_seconds)
 
     def kill(self, node: str) -> Machine:
@@ -181,7 +183,7 @@ class LocalCluster:
     def replace(self, node: str) -> Machine:
         """See `Nodes.replace`."""
         with self._changing():
-            self.control_plane.attach()
+            self._attach()
             return self._nodes.replace(node)
 
     def machines(self) -> list[Machine]:
@@ -191,17 +193,45 @@ class LocalCluster:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self.state.lock(wait=self._wait, note=self._progress.note):
-            yield
+            try:
+                yield
+            except ApiError as error:
+                raise LocalClusterError(
+                    "the cluster's API server refused a request",
+                    why=error.status.message or str(error),
+                    remedy="trainyard status says what is not well; trainyard up repairs it",
+                ) from error
+            except (httpx2.HTTPError, ConfigError) as error:
+                raise LocalClusterError(
+                    "the cluster's API server doesn't answer", why=str(error) or repr(error), remedy="trainyard up"
+                ) from error
+
+    def _attach(self) -> None:
+        if not (self.control_plane.attach() and self.kubeconfig.exists()):
+            raise LocalClusterError(
+                "there is no cluster yet",
+                why=f"nothing is known of one in {self.state.directory}",
+                remedy="trainyard up",
+            )
+
+    def _cloud_beats(self) -> bool:
+        """Whether the cloud acts and hears from the API server, as its heartbeat tells."""
+        try:
+            return time.time() - cloud.heartbeat(self.state.directory).stat().st_mtime < cloud.BEAT_LIMIT
+        except OSError:
+            return False
 
     def _start_cloud(self) -> None:
         config = self.control_plane.client_kubeconfig(cloud.USER, folder=self.state.folder("cloud"))
         self.state.folder("volumes")
-        self._processes.start(
+        started = self._processes.start(
             CLOUD,
             [sys.executable, "-m", "infra.local.cloud", "--kubeconfig", config, "--state", self.state.directory],
             environment={"PYTHONPATH": os.pathsep.join([str(_CHECKOUT), *_python_path()])},
             inputs=(config, *sorted(Path(cloud.__file__).parent.glob("*.py"))),
         )
+        if started:
+            cloud.heartbeat(self.state.directory).unlink(missing_ok=True)  # of its earlier life
 
 
 def _python_path() -> list[str]:
@@ -210,6 +240,11 @@ def _python_path() -> list[str]:
 
 
 def hidden_folders(state: State) -> list[Path]:
-    """What pods must not see of this computer: the cluster's own keys and the user's credentials."""
-    home = [path for name in _HIDDEN_IN_HOME if (path := Path.home() / name).exists()]
-    return [state.directory, *home]
+    """What pods must not see of this computer: the cluster's own keys and all that is the user's.
+
+    An image's `mounts` are shown to its pods wherever they are.
+    """
+    home = Path.home()
+    # Some accounts have the root folder as their home, without which there would be no programs.
+    private = [home] if home != Path("/") else sorted(path for path in home.glob(".*") if path.is_dir())
+    return [state.directory, *private]

@@ -1,4 +1,4 @@
-"""Free loopback ports and loopback networks, chosen once and kept while nobody else takes them."""
+"""Free loopback ports and loopback networks; who chose one keeps it while nobody else takes it."""
 
 import hashlib
 import socket
@@ -14,6 +14,7 @@ from infra.local.errors import LocalClusterError
 # port while its server is restarted.
 FIRST_PORT = 20000
 LAST_PORT = 32000
+_LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def is_free(port: int, address: str = "127.0.0.1") -> bool:
@@ -90,8 +91,8 @@ def listener(port: int) -> str | None:
     return None
 
 
-def choose_network(directory: Path) -> int:
-    """A second octet A such that nobody listens anywhere in 127.A.0.0/16 now, for the nodes and pods of one cluster."""
+def used_networks() -> set[int]:
+    """The second octets A of 127.A.0.0/16 in which somebody listens now."""
     used = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -99,9 +100,16 @@ def choose_network(directory: Path) -> int:
         except OSError:
             continue
         for line in lines:
-            address = bytes.fromhex(line.split()[1].split(":")[0])[-4:][::-1]  # little endian in /proc
-            if address[0] == 127:
+            _, local, _, state = line.split()[:4]
+            address = bytes.fromhex(local.split(":")[0])[-4:][::-1]  # little endian in /proc
+            if address[0] == 127 and state == _LISTENS:
                 used.add(address[1])
+    return used
+
+
+def choose_network(directory: Path) -> int:
+    """A second octet A such that nobody listens anywhere in 127.A.0.0/16 now, for the nodes and pods of one cluster."""
+    used = used_networks()
     start = int.from_bytes(hashlib.sha256(str(directory).encode()).digest()[:4], "big")
     for offset in range(253):
         octet = 1 + (start + offset) % 253

@@ -74,7 +74,7 @@ class Processes:
         """All that live, by name."""
         found: dict[str, Running] = {}
         for mark, process, environment in sorted(self._marked(), key=lambda item: item[1].create_time(), reverse=True):
-            if _leads_session(process):
+            if _leads_session(process) and _is_mine(process):
                 found[mark] = Running(mark, process, environment.get(FINGERPRINT, ""))
         return found
 
@@ -247,6 +247,14 @@ def _leads_session(process: psutil.Process) -> bool:
     try:
         return os.getsid(process.pid) == process.pid
     except OSError:
+        return False
+
+
+def _is_mine(process: psutil.Process) -> bool:
+    """Whether it is this user's in all respects: root sees everybody's, and anybody can set the mark."""
+    try:
+        return set(process.uids()) == {os.geteuid()}
+    except psutil.Error:
         return False
 
 

@@ -6,7 +6,6 @@ There is no record of processes here: the process table is that record (see `pro
 import errno
 import json
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -147,11 +146,6 @@ class State:
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
-
-    def remove(self) -> None:
-        """Delete the whole folder (the processes of the cluster must have ended)."""
-        with self._plain_errors("remove"):
-            shutil.rmtree(self.directory)
 
     def _require_writable(self) -> None:
         handle, probe = tempfile.mkstemp(dir=self.directory, prefix=".probe.")

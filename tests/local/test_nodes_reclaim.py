@@ -1,9 +1,12 @@
 """How a spot node's pods are asked to go."""
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx2
 import pytest
 from lightkube import ApiError, Client
 
@@ -18,13 +21,14 @@ def api_error(code: int) -> ApiError:
 class FakeClient:
     """One node with some pods; an evicted pod is gone at the next look."""
 
-    def __init__(self, *pods: dict[str, Any], refusals: int = 0, conflicts: int = 0) -> None:
+    def __init__(self, *pods: dict[str, Any], refusals: int = 0, conflicts: int = 0, moved: bool = False) -> None:
         self.pods = list(pods)
         self.refusals = refusals
         self.conflicts = conflicts
+        self.moved = moved
         self.evictions: list[tuple[str, int]] = []
         self.patches: list[dict[str, Any]] = []
-        self.deleted: list[tuple[str, int]] = []
+        self.uids: set[str] = set()
 
     def list(self, _kind: object, **_selection: object) -> list[Any]:
         return [SimpleNamespace(to_dict=lambda pod=pod: pod) for pod in self.pods]
@@ -33,11 +37,12 @@ class FakeClient:
         if self.refusals:
             self.refusals -= 1
             raise api_error(429)
+        if self.moved:
+            self.moved = False
+            raise api_error(409)
         self.evictions.append((name, eviction.deleteOptions.gracePeriodSeconds))
+        self.uids.add(eviction.deleteOptions.preconditions.uid)
         self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
-
-    def delete(self, _kind: object, name: str, *, grace_period: int, **_: object) -> None:
-        self.deleted.append((name, grace_period))
 
     def get(self, _kind: object, _name: str) -> Any:
         taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
@@ -46,7 +51,7 @@ class FakeClient:
     def patch(self, _kind: object, _name: str, patch: dict[str, Any], **_: object) -> None:
         if self.conflicts:
             self.conflicts -= 1
-            raise api_error(409)
+            raise api_error(422 if "uid" in patch["metadata"] else 409)
         self.patches.append(patch)
 
 
@@ -57,7 +62,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pod(name: str, grace: int = 30, **more: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": name, "namespace": "training", "uid": name} | more.pop("metadata", {}),
+        "metadata": {"name": name, "namespace": "training", "uid": f"uid-{name}"} | more.pop("metadata", {}),
         "spec": {"terminationGracePeriodSeconds": grace},
         "status": {"phase": "Running"} | more,
     }
@@ -69,6 +74,11 @@ def soon(seconds: float = 120) -> datetime:
 
 def run(client: FakeClient, deadline: datetime) -> datetime:
     return drain(cast(Client, client), "gpu-1", deadline)
+
+
+def free(client: FakeClient, answer: Callable[[httpx2.Request], httpx2.Response]) -> None:
+    with httpx2.Client(transport=httpx2.MockTransport(answer), base_url="https://127.0.0.1:1") as http:
+        free_pods(cast(Client, client), http, "gpu-1")
 
 
 def test_the_notice_says_when_and_keeps_other_taints() -> None:
@@ -98,6 +108,13 @@ def test_a_disruption_budget_is_asked_again() -> None:
     assert [name for name, _ in client.evictions] == ["a"]
 
 
+def test_a_pod_that_changed_meanwhile_is_asked_again() -> None:
+    client = FakeClient(pod("a"), moved=True)
+    run(client, soon())
+    assert client.evictions == [("a", 30)]
+    assert client.uids == {"uid-a"}
+
+
 def test_at_the_deadline_it_ends_whatever_the_budget_says() -> None:
     client = FakeClient(pod("a"), refusals=10**9)
     deadline = soon(0.1)
@@ -114,8 +131,37 @@ def test_pods_that_are_over_or_of_a_daemon_set_are_not_waited_for() -> None:
 
 def test_pods_of_a_machine_that_is_gone_are_given_up_as_the_collector_would() -> None:
     client = FakeClient(pod("running"), pod("done", phase="Succeeded"))
-    free_pods(cast(Client, client), "gpu-1")
-    assert client.deleted == [("running", 0), ("done", 0)]
+    deletions: list[tuple[str, bytes]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        deletions.append((f"{request.method} {request.url.path}", request.read()))
+        return httpx2.Response(200)
+
+    free(client, answer)
+    assert [what for what, _ in deletions] == [
+        "DELETE /api/v1/namespaces/training/pods/running",
+        "DELETE /api/v1/namespaces/training/pods/done",
+    ]
+    assert [json.loads(options) for _, options in deletions] == [
+        {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}} for uid in ("uid-running", "uid-done")
+    ]
     [patch] = client.patches
+    assert patch["metadata"] == {"uid": "uid-running"}
     assert patch["status"]["phase"] == "Failed"
     assert patch["status"]["conditions"][0]["type"] == "DisruptionTarget"
+
+
+def test_another_pod_that_got_the_name_meanwhile_is_left_alone() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.path.rpartition("/")[2])
+        return httpx2.Response(409)
+
+    free(FakeClient(pod("taken"), pod("running"), conflicts=1), answer)
+    assert asked == ["running"]
+
+
+def test_what_the_api_server_refuses_for_other_reasons_is_an_error() -> None:
+    with pytest.raises(httpx2.HTTPStatusError):
+        free(FakeClient(pod("running")), lambda _: httpx2.Response(403))

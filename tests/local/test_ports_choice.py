@@ -66,3 +66,13 @@ def test_a_network_in_use_is_passed_over(tmp_path: Path) -> None:
         second = ports.choose_network(tmp_path)
     assert first != second
     assert 1 <= second <= 253
+
+
+def test_only_who_listens_uses_a_network(tmp_path: Path) -> None:
+    network = ports.choose_network(tmp_path)
+    with socket.create_server((f"127.{network}.9.9", 0)) as server:
+        assert network in ports.used_networks()
+        client = socket.create_connection(server.getsockname(), source_address=(f"127.{network}.9.8", 0))
+        accepted = server.accept()[0]
+    with client, accepted:
+        assert network not in ports.used_networks()

@@ -156,6 +156,17 @@ def test_a_child_is_not_taken_for_the_process(processes: Processes, state: State
             stray.kill()
 
 
+if os.geteuid() == 0:  # nobody else sees the environments of other users
+
+    def test_what_another_user_marked_is_not_the_process(processes: Processes, state: State) -> None:
+        environment = {**os.environ, MARK: f"{state.directory}:one"}
+        with subprocess.Popen(SLEEP, env=environment, user=65534, start_new_session=True) as stray:
+            try:
+                assert not processes.running()
+            finally:
+                stray.kill()
+
+
 def test_waiting_ends_when_ready(processes: Processes) -> None:
     processes.start("one", ["sh", "-c", "sleep 0.2; echo ready; sleep 60"])
     log = processes.log_path("one")

@@ -178,9 +178,3 @@ def test_a_killed_holder_holds_nothing(state: State) -> None:
     other.join()
     with state.lock(wait=False):
         assert state.path("lock.holder").read_text().strip() == str(os.getpid())
-
-
-def test_remove_leaves_nothing(state: State) -> None:
-    state.write(state.path("a", "b"), "x")
-    state.remove()
-    assert not state.directory.exists()

@@ -10,8 +10,14 @@ One small daemon, `python -m infra.local.cloud`, with three jobs:
 Everything else on a node is done by the real kubelet, everything else in the cluster by the real control plane.
 """
 
+from pathlib import Path
+
 PROVISIONER = "local.trainyard.dev/folder"  # what a StorageClass names to get folders of this computer
 USER = "trainyard:local-cloud"
+
+# The daemon touches its heartbeat while it acts and all its watches stand; one that is older than BEAT_LIMIT is none.
+BEAT_SECONDS = 5.0
+BEAT_LIMIT = 20.0
 
 # The least that the three jobs need.
 ROLE_RULES: list[dict[str, list[str]]] = [
@@ -22,3 +28,8 @@ ROLE_RULES: list[dict[str, list[str]]] = [
     {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 ]
+
+
+def heartbeat(state: Path) -> Path:
+    """The heartbeat file of the cluster whose state folder is given."""
+    return state / "cloud" / "heartbeat"

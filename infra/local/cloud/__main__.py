@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from lightkube import ApiError, Client, KubeConfig
+from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Node, PersistentVolume, PersistentVolumeClaim, Pod, Service
 
+from infra.local.cloud import BEAT_SECONDS, heartbeat
 from infra.local.cloud.inotify import FolderWatch
 from infra.local.cloud.machines import Machines
 from infra.local.cloud.names import Names, PodView, ServiceView
 from infra.local.cloud.volumes import Volumes
-from infra.local.cloud.watching import Change, Watch
+from infra.local.cloud.watching import Change, Watch, client_of
 
 RETRY_SECONDS = 1.0
 GATHER_SECONDS = 0.02  # changes that come together are written to the hosts files together
@@ -40,6 +41,9 @@ class Cloud:
         self._names = Names(state / "nodes")
         self._names_due: float | None = None
         self._files = FolderWatch()
+        self._watches: list[Watch] = []
+        self._heartbeat = heartbeat(state)
+        self._beat_due = 0.0
 
     def run(self) -> None:
         """Act until the process is ended."""
@@ -51,24 +55,37 @@ class Cloud:
             (Pod, self._on_pod, True),
         ]
         for kind, handler, namespaced in handlers:
-            Watch(self._client, kind, self._teller(handler), namespaced=namespaced).start()
+            watch = Watch(self._client, kind, self._teller(handler), namespaced=namespaced)
+            self._watches.append(watch)
+            watch.start()
         threading.Thread(target=self._watch_files, name="watch-files", daemon=True).start()
         while True:
             self._turn()
 
     def _turn(self) -> None:
         """Wait for the next thing to do, or for the time at which one is due."""
-        due = [self._retries[0][0]] if self._retries else []
+        due = [self._beat_due]
+        if self._retries:
+            due.append(self._retries[0][0])
         if self._names_due is not None:
             due.append(self._names_due)
         with contextlib.suppress(queue.Empty):
-            self._do(*self._inbox.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None))
+            self._do(*self._inbox.get(timeout=max(0.0, min(due) - time.monotonic())))
         if self._names_due is not None and self._names_due <= time.monotonic():
             self._names_due = None
             self._names.refresh()
         while self._retries and self._retries[0][0] <= time.monotonic():
             _, _, handler, item = heapq.heappop(self._retries)
             self._do(handler, item)
+        if self._beat_due <= time.monotonic():
+            self._beat()
+
+    def _beat(self) -> None:
+        well = all(watch.connected for watch in self._watches)
+        if well:
+            with contextlib.suppress(OSError):
+                self._heartbeat.touch(mode=0o600)
+        self._beat_due = time.monotonic() + (BEAT_SECONDS if well else RETRY_SECONDS / 4)
 
     def _do(self, handler: Callable[[Any], None], item: Any) -> None:
         try:
@@ -86,9 +103,16 @@ class Cloud:
         return lambda change: self._inbox.put((handler, change))
 
     def _on_node(self, change: Change) -> None:
-        if not change.gone:
-            self._files.add(self._names.pods_folder(change.object.metadata.name))
-            self._machines.complete(change.object)
+        if change.gone:
+            return
+        folder = self._names.pods_folder(change.object.metadata.name)
+        try:
+            if self._files.add(folder):
+                for pod in folder.iterdir():  # those that were there before us
+                    self._do(self._on_file, pod)
+        except OSError as error:
+            log.warning("%s: %s; again when its node reports", folder, error)
+        self._machines.complete(change.object)
 
     def _on_claim(self, change: Change) -> None:
         if not change.gone:
@@ -128,8 +152,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    client = Client(config=KubeConfig.from_file(options.kubeconfig), trust_env=False, field_manager="local-cloud")
-    Cloud(client, options.state).run()
+    Cloud(client_of(options.kubeconfig), options.state).run()
 
 
 if __name__ == "__main__":

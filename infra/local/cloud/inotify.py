@@ -1,6 +1,7 @@
 """Linux tells which files were written (inotify); Python's standard library doesn't wrap it."""
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -23,13 +24,21 @@ class FolderWatch:
         self._folders: dict[int, Path] = {}
 
     def add(self, folder: Path) -> bool:
-        """Watch a folder (again is harmless); returns whether it exists."""
+        """Watch a folder (again is harmless); returns whether that is new: false too where there is no such folder.
+
+        Raises:
+            OSError: it can't be watched, e.g. because the user has too many watches (fs.inotify.max_user_watches).
+        """
         mask = _CREATE | _MOVED_TO | _CLOSE_WRITE | _ONLY_FOLDERS
         watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(folder), mask)
         if watch < 0:
-            return False
+            code = ctypes.get_errno()
+            if code in {errno.ENOENT, errno.ENOTDIR}:
+                return False
+            raise OSError(code, os.strerror(code), str(folder))
+        new = self._folders.get(watch) != folder
         self._folders[watch] = folder
-        return True
+        return new
 
     def events(self) -> Iterator[Path]:
         """Wait for and yield paths, for ever."""

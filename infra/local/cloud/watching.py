@@ -5,15 +5,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lightkube import Client
+import httpx2
+from lightkube import Client, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
 
 _FIRST_DELAY, _LAST_DELAY = 0.2, 3.0  # seconds between attempts to reach an API server that is away
-# The server ends a watch after this time; a connection that silently died is noticed then.
-_WATCH_SECONDS = 600
+_WATCH_SECONDS = 300  # the server ends a watch after this time
+_SILENCE_SECONDS = _WATCH_SECONDS + 30.0  # after which the server is taken for dead
 
 log = logging.getLogger(__name__)
+
+
+class _Bounded(httpx2.HTTPTransport):
+    """Bounds every wait for an answer: lightkube watches without any limit."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        limits = request.extensions.setdefault("timeout", {})
+        if limits.get("read") is None:
+            limits["read"] = _SILENCE_SECONDS
+        return super().handle_request(request)
+
+
+def client_of(kubeconfig: Path) -> Client:
+    """The daemon's client, whose watches notice a server that fell silent."""
+    config = KubeConfig.from_file(kubeconfig).get()
+    if config is None or config.user is None:
+        raise SystemExit(f"{kubeconfig} names no user")
+    verify = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)
+    return Client(config=config, transport=_Bounded(verify=verify), trust_env=False, field_manager="local-cloud")
 
 
 @dataclass(frozen=True)
@@ -37,6 +59,7 @@ class Watch(threading.Thread):
         self._tell = tell
         self._namespaced = namespaced
         self._known: dict[str, Any] = {}
+        self.connected = False  # whether the listener's picture is whole and kept so
 
     def run(self) -> None:
         """Never returns."""
@@ -45,8 +68,10 @@ class Watch(threading.Thread):
             try:
                 version = self._list()
                 delay = _FIRST_DELAY
+                self.connected = True
                 self._follow(version)
             except Exception as error:  # noqa: BLE001 - whatever broke, listing again makes the picture whole
+                self.connected = False
                 log.info("watching %s: %r; again in %.1f s", self._kind.__name__, error, delay)
                 time.sleep(delay)
                 delay = min(delay * 2, _LAST_DELAY)

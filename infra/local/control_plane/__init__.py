@@ -21,6 +21,7 @@ from infra.local.state import State
 ETCD, API_SERVER = "etcd", "kube-apiserver"
 CONTROLLER_MANAGER, SCHEDULER = "kube-controller-manager", "kube-scheduler"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
+AUTHORITY, ETCD_AUTHORITY = "ca", "etcd-ca"
 
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
@@ -79,11 +80,11 @@ class ControlPlane:
     @cached_property
     def authority(self) -> Authority:
         """Signs users, kubelets and the API server."""
-        return Authority(self._state, self._folder, "ca")
+        return Authority(self._state, self._folder, AUTHORITY)
 
     @cached_property
     def _etcd_authority(self) -> Authority:
-        return Authority(self._state, self._folder, "etcd-ca")
+        return Authority(self._state, self._folder, ETCD_AUTHORITY)
 
     @property
     def server(self) -> str:
@@ -139,14 +140,17 @@ class ControlPlane:
         return ended + self._processes.stop(ETCD)
 
     def health(self) -> dict[str, bool]:
-        """Whether each component answers as healthy now."""
+        """Whether each component answers as healthy now; only reads, so what lacks its certificates is not."""
         if not self.attach():
             return dict.fromkeys(COMPONENTS, False)
-        certificates = self._certificates()
-        return {
-            name: self._answers(url, certificates["etcd-client" if name == ETCD else "admin"])()
-            for name, url in self._health_urls().items()
-        }
+        healthy = {}
+        for name, url in self._health_urls().items():
+            try:
+                pair = Pair.named("etcd-client" if name == ETCD else "admin", self._folder)
+                healthy[name] = self._answers(url, pair)()
+            except (OSError, ValueError):
+                healthy[name] = False
+        return healthy
 
     def component_ports(self) -> dict[str, int]:
         """The port on which each component listens."""
@@ -191,16 +195,17 @@ class ControlPlane:
             "controller_manager": CONTROLLER_MANAGER,
             "scheduler": SCHEDULER,
         }
-        if self._fixed_port is not None and wanted["api_server"] != self._fixed_port:
-            self._processes.stop(API_SERVER)
-            running.pop(API_SERVER, None)
-            wanted["api_server"] = self._fixed_port
+        fixed = self._fixed_port
+        if fixed is not None:
+            if API_SERVER not in running or wanted["api_server"] != fixed:
+                # Nothing was changed yet: an API server on another port goes on where this one is taken.
+                ports.require_free(fixed, "the API server", "apiServerPort in the stack file")
+            wanted["api_server"] = fixed
+            del owners["api_server"]
         for field, owner in owners.items():
             if owner in running:
                 continue
-            if field == "api_server" and self._fixed_port is not None:
-                ports.require_free(self._fixed_port, "the API server", "apiServerPort in the stack file")
-            elif not wanted[field] or not ports.becomes_free(wanted[field]):
+            if wanted[field] in {0, fixed} or not ports.becomes_free(wanted[field]):
                 wanted[field] = ports.choose(f"{self._state.directory}:{field}", 1, wanted.values())[0]
         chosen = Ports(**wanted)
         self._state.write_json(self._folder / "ports.json", vars(chosen))
@@ -292,6 +297,7 @@ class ControlPlane:
 
     def _start_controller_manager(self, certificates: Mapping[str, Pair]) -> None:
         pair = certificates[CONTROLLER_MANAGER]
+        signing = signing_key(self._state, self._folder / "service-account.key")
         config = self.write_kubeconfig(
             self._folder / "controller-manager.kubeconfig", pair, "system:kube-controller-manager"
         )
@@ -309,7 +315,7 @@ class ControlPlane:
                 # Forty controllers fetch tokens at the start; at the default of 20 requests a second that takes long.
                 "kube-api-qps": 200,
                 "kube-api-burst": 400,
-                "service-account-private-key-file": self._folder / "service-account.key",
+                "service-account-private-key-file": signing,
                 "root-ca-file": self.authority.pair.certificate,
                 "leader-elect": "false",
                 "profiling": "false",
@@ -321,7 +327,7 @@ class ControlPlane:
                 "secondary-node-eviction-rate": 10,
                 "node-eviction-rate": 10,
             },
-            inputs=(config, pair.certificate),
+            inputs=(config, pair.certificate, self.authority.pair.certificate, signing),
         )
 
     def _start_scheduler(self, certificates: Mapping[str, Pair]) -> None:
@@ -368,8 +374,8 @@ class ControlPlane:
 
     def _answers(self, url: str, pair: Pair) -> Callable[[], bool]:
         """A function that says whether `url` answers 200 to this client."""
-        authorities = self.authority.certificate_pem + self._etcd_authority.certificate_pem
-        context = ssl.create_default_context(cadata=authorities.decode())
+        authorities = [Pair.named(name, self._folder).certificate.read_text() for name in (AUTHORITY, ETCD_AUTHORITY)]
+        context = ssl.create_default_context(cadata="".join(authorities))
         context.load_cert_chain(pair.certificate, pair.key)
         opener = urllib.request.build_opener(
             urllib.request.HTTPSHandler(context=context), urllib.request.ProxyHandler({})

@@ -35,6 +35,11 @@ class Pair:
     certificate: Path
     key: Path
 
+    @classmethod
+    def named(cls, name: str, folder: Path) -> "Pair":
+        """Where the pair `name` of a folder is, or would be."""
+        return cls(folder / f"{name}.crt", folder / f"{name}.key")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -59,7 +64,7 @@ class Authority:
     def __init__(self, state: State, folder: Path, name: str) -> None:
         self._state = state
         self._folder = folder
-        self.pair = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+        self.pair = Pair.named(name, folder)
         loaded = _load(self.pair)
         if loaded is None or _expires_soon(loaded[0]) or not _issued_by(loaded[0], loaded[1]):
             loaded = self._make(name)
@@ -72,8 +77,7 @@ class Authority:
 
     def issue(self, name: str, subject: Subject, folder: Path | None = None) -> Pair:
         """The pair `name` for `subject`; the one on disk where it's still good."""
-        place = folder or self._folder
-        pair = Pair(place / f"{name}.crt", place / f"{name}.key")
+        pair = Pair.named(name, folder or self._folder)
         loaded = _load(pair)
         if loaded is not None and not _expires_soon(loaded[0]) and self._signed(loaded[0]):
             fresh = _subject_of(loaded[0])

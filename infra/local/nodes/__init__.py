@@ -5,6 +5,7 @@ the node ends with it, as a machine that loses its power. What each node is stan
 """
 
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 import httpx2
 import yaml
 from lightkube import ApiError, Client, KubeConfig
+from lightkube.config import client_adapter
+from lightkube.core.exceptions import ConfigError
 from lightkube.resources.core_v1 import Node
 
 from infra.local import ports
@@ -32,6 +35,7 @@ from infra.local.state import State
 __all__ = ["Machine", "NodeSpec", "NodeStatus", "Nodes", "Reclaimed"]
 
 PROCESS_PREFIX = "node-"
+RETIRED = "retired.json"
 KUBELET_LOG = "kubelet.log"  # in the node's folder, kept by the process runtime
 READY_TIMEOUT = 120.0  # seconds; about 5 on two cores
 STOP_GRACE = 8.0  # seconds for the containers of a node that is taken away
@@ -96,7 +100,7 @@ class Nodes:
         """Each node with its process and what the cluster thinks of it."""
         running = self._processes.running()
         ready: set[str] = set()
-        with contextlib.suppress(ApiError, httpx2.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError, ConfigError, OSError):
             ready = {name_of(node) for node in self._client().list(Node) if is_ready(node)}
         result = []
         for machine in self.machines():
@@ -121,6 +125,7 @@ class Nodes:
             LocalClusterError: a node doesn't become ready; the end of its log is in the message.
         """
         tell = progress or Silent()
+        self._avoid_clash(tell)
         for name in self._under_notice():
             tell.note(f"node {name} had its notice: finishing an interrupted reclaim")
             self._retire(name)
@@ -136,6 +141,8 @@ class Nodes:
         for machine in machines:
             self._start(machine)
         self.wait_ready(machines)
+        # All that were wanted are there again: none is left to take the place of one that went.
+        self._state.path("nodes", RETIRED).unlink(missing_ok=True)
         return machines
 
     def wait_ready(self, machines: Sequence[Machine], timeout: float = READY_TIMEOUT) -> None:
@@ -149,7 +156,7 @@ class Nodes:
         client = self._client()
         while True:
             running = self._processes.running()
-            with contextlib.suppress(ApiError, httpx2.HTTPError):
+            with contextlib.suppress(httpx2.HTTPError):
                 for node in client.list(Node):
                     process = running.get(PROCESS_PREFIX + name_of(node))
                     # The object may tell of an earlier life of the node.
@@ -175,7 +182,7 @@ class Nodes:
         """End a node, delete its Node object, give up its pods, and forget it."""
         self._processes.stop(PROCESS_PREFIX + name, grace=STOP_GRACE)
         self._delete_object(name)
-        free_pods(self._client(), name)
+        self._free_pods(name)
         self._forget(name)
 
     def stop(self) -> list[str]:
@@ -229,11 +236,12 @@ class Nodes:
             template = known[name].spec
             self.remove(name)
         else:
-            retired = self._state.read_json(self._state.path("nodes", "retired.json")) or {}
-            if name not in retired:
+            if name not in self._retired():
                 raise self._unknown(name)
-            template = Machine.from_record(retired[name]).spec
+            template = Machine.from_record(self._retired()[name]).spec
         machine = self._create(renamed(template, self._last_ordinals().get(template.pool, 0) + 1), self.machines())
+        rest = {other: record for other, record in self._retired().items() if other != name}
+        self._state.write_json(self._state.path("nodes", RETIRED), rest)
         self._start(machine)
         self.wait_ready([machine])
         return machine
@@ -242,6 +250,12 @@ class Nodes:
 
     def _client(self) -> Client:
         return Client(config=KubeConfig.from_file(self._control_plane.kubeconfig), trust_env=False)
+
+    def _free_pods(self, name: str) -> None:
+        config = KubeConfig.from_file(self._control_plane.kubeconfig).get()
+        if config is not None:
+            with client_adapter.Client(config, client_adapter.ConnectionParams(trust_env=False)) as http:
+                free_pods(self._client(), http, name)
 
     def _known(self, name: str) -> Machine:
         for machine in self.machines():
@@ -335,6 +349,24 @@ class Nodes:
         self._state.write_json(path, chosen)
         return chosen
 
+    def _avoid_clash(self, progress: Progress) -> None:
+        """Move the nodes to another network where somebody took theirs while none of them ran."""
+        network = self._network()
+        ours = any(name.startswith(PROCESS_PREFIX) for name in self._processes.running())
+        if ours or network not in ports.used_networks():
+            return
+        chosen = ports.choose_network(self._state.directory)
+        progress.note(f"another program listens in 127.{network}.0.0/16: the nodes move to 127.{chosen}.0.0/16")
+        for machine in self.machines():
+            moved = dataclasses.replace(machine, network=chosen)
+            self._state.write_json(self._state.path("nodes", machine.name, "spec.json"), moved.as_record())
+        self._state.write_json(self._state.path("nodes", "network.json"), chosen)
+
+    def _retired(self) -> dict[str, Any]:
+        """Records of nodes that went and whose place nobody took yet, by name."""
+        known = self._state.read_json(self._state.path("nodes", RETIRED))
+        return known if isinstance(known, dict) else {}
+
     def _last_ordinals(self) -> dict[str, int]:
         known = self._state.read_json(self._state.path("nodes", "ordinals.json"))
         return {str(pool): int(last) for pool, last in known.items()} if isinstance(known, dict) else {}
@@ -349,15 +381,14 @@ class Nodes:
         for folder in self._state.folder("nodes").iterdir():
             if folder.is_dir() and folder.name not in known:
                 self._delete_object(folder.name)
-                free_pods(self._client(), folder.name)
+                self._free_pods(folder.name)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _forget(self, name: str) -> None:
         folder = self._state.path("nodes", name)
         record = self._state.read_json(folder / "spec.json")
         if record is not None:
-            retired = self._state.path("nodes", "retired.json")
-            self._state.write_json(retired, {**(self._state.read_json(retired) or {}), name: record})
+            self._state.write_json(self._state.path("nodes", RETIRED), {**self._retired(), name: record})
         shutil.rmtree(folder, ignore_errors=True)
 
     def _delete_object(self, name: str) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta
+from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.resources.core_v1 import Node, Pod, PodEviction, PodStatus
 from lightkube.types import PatchType
 
@@ -75,10 +76,15 @@ def drain(client: Client, node: str, deadline: datetime) -> datetime:
         time.sleep(_POLL)
 
 
-def free_pods(client: Client, node: str) -> None:
+def free_pods(client: Client, http: httpx2.Client, node: str) -> None:
     """Give up the pods of a machine that is known to be gone, as Kubernetes' pod garbage collector would.
 
     The collector waits for about a minute after the Node is gone, because it can't know that nothing runs any more.
+
+    Args:
+        client: As the administrator.
+        http: Of the same API server, for what `client` can't: delete this very pod, not one that got its name since.
+        node: The machine that is gone.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     condition = {
@@ -89,15 +95,19 @@ def free_pods(client: Client, node: str) -> None:
         "lastTransitionTime": now,
     }
     for pod in _pods(client, node):
-        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        name, namespace, uid = (pod["metadata"][field] for field in ("name", "namespace", "uid"))
         try:
-            if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
-                patch = {"status": {"phase": "Failed", "conditions": [condition]}}
+            if not _is_over(pod):
+                patch = {"metadata": {"uid": uid}, "status": {"phase": "Failed", "conditions": [condition]}}
                 client.patch(PodStatus, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC)
-            client.delete(Pod, name, namespace=namespace, grace_period=0)
         except ApiError as error:
-            if error.status.code != 404:
+            if error.status.code not in {404, 409, 422}:
                 raise
+            continue  # gone, or another pod by now, whose uid can't be changed
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        answer = http.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", json=options)
+        if answer.status_code not in {404, 409}:
+            answer.raise_for_status()
 
 
 def _pods(client: Client, node: str) -> list[dict[str, Any]]:
@@ -106,26 +116,31 @@ def _pods(client: Client, node: str) -> list[dict[str, Any]]:
 
 def _stays(pod: Mapping[str, Any]) -> bool:
     """Whether draining leaves a pod alone: it is over, or a DaemonSet would put it back at once."""
-    over = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
     owners = pod["metadata"].get("ownerReferences") or ()
-    return over or any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners)
+    return _is_over(pod) or any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners)
+
+
+def _is_over(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _evict(client: Client, pod: Mapping[str, Any], seconds_left: float) -> bool:
     """Ask for an eviction; returns False where it must be asked for again."""
-    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    name, namespace, uid = (pod["metadata"][field] for field in ("name", "namespace", "uid"))
     if pod["metadata"].get("deletionTimestamp"):
         return True
     grace = min(int(pod["spec"].get("terminationGracePeriodSeconds", 30)), max(0, int(seconds_left)))
     eviction = PodEviction(
-        metadata=ObjectMeta(name=name, namespace=namespace), deleteOptions=DeleteOptions(gracePeriodSeconds=grace)
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        deleteOptions=DeleteOptions(gracePeriodSeconds=grace, preconditions=Preconditions(uid=uid)),
     )
     try:
         client.create(eviction, name, namespace=namespace)
     except ApiError as error:
         if error.status.code == 404:
             return True
-        if error.status.code in {429, 500}:  # a disruption budget says not now
+        # A disruption budget says not now, or the pod changed meanwhile.
+        if error.status.code in {409, 429, 500}:
             return False
         raise
     return True
