@@ -5,12 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx2
 import pytest
+from lightkube.resources.core_v1 import Node
 
 from infra.local.cloud import heartbeat
 from infra.local.cloud.__main__ import Cloud
 from infra.local.cloud.inotify import FolderWatch
-from infra.local.cloud.watching import Change
+from infra.local.cloud.watching import Change, client_of
+from infra.local.control_plane.pki import Authority, Subject, kubeconfig
+from infra.local.state import State
 
 
 @pytest.fixture
@@ -66,3 +70,23 @@ def test_the_heart_beats_while_all_watches_stand(cloud: Cloud, tmp_path: Path) -
     watch.connected = True
     cloud._beat()
     assert heartbeat(tmp_path).exists()
+
+
+def test_no_answer_is_waited_for_without_end(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[dict[str, float | None]] = []
+
+    def record(_: object, request: httpx2.Request) -> httpx2.Response:
+        limits.append(request.extensions["timeout"])
+        return httpx2.Response(403, json={"message": "no"})
+
+    authority = Authority(State(short_tmp), short_tmp, "ca")
+    pair = authority.issue("cloud", Subject("cloud"))
+    path = short_tmp / "kubeconfig"
+    path.write_text(kubeconfig("https://127.0.0.1:1", authority.certificate_pem, pair, "cloud"))
+    monkeypatch.setattr(httpx2.HTTPTransport, "handle_request", record)
+    client = client_of(path)
+    for ask in (lambda: client.get(Node, "n"), lambda: next(iter(client.watch(Node)))):
+        with pytest.raises(httpx2.HTTPError):
+            ask()
+    assert len(limits) == 2
+    assert all(limit["read"] for limit in limits)
