@@ -23,7 +23,7 @@ import yaml
 
 from infra.local.engines import locate
 from training.controller.crd import custom_resource_definition
-from training.controller.rbac import rules
+from training.controller.rbac import cluster_rules, lease_rules
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -144,6 +144,23 @@ class Cluster:
         self.create("/api/v1/namespaces", {"metadata": {"name": name}})
         return name
 
+    def allow_lease(self, namespace: str) -> str:
+        """Gives the controller its rights to the Lease in a namespace."""
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        name = {"name": "elastic-controller"}
+        self.create(f"{path}/roles", {"metadata": name, "rules": lease_rules()})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", **name}
+        user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": CONTROLLER_USER}
+        self.create(f"{path}/rolebindings", {"metadata": name, "roleRef": role, "subjects": [user]})
+        return namespace
+
+    def may(self, verb: str, resource: str, namespace: str, name: str = "", group: str = "") -> bool:
+        """Whether the controller has a right, as the API server judges."""
+        what = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+        review = {"spec": {"user": CONTROLLER_USER, "groups": ["system:serviceaccounts"], "resourceAttributes": what}}
+        answer = self.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return bool(answer["status"]["allowed"])
+
     def node(self, name: str, *, gpus: int = 0, ready: bool = True, labels: dict[str, str] | None = None) -> None:
         self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
         resources = {"cpu": "8", "memory": "32Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
@@ -263,7 +280,7 @@ def elastic_job(name: str, *, replicas: int = 2, **spec: Any) -> Object:
 def install(cluster: Cluster) -> None:
     cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", custom_resource_definition())
     rbac = "/apis/rbac.authorization.k8s.io/v1"
-    cluster.create(f"{rbac}/clusterroles", {"metadata": {"name": "elastic-controller"}, "rules": rules()})
+    cluster.create(f"{rbac}/clusterroles", {"metadata": {"name": "elastic-controller"}, "rules": cluster_rules()})
     cluster.create(
         f"{rbac}/clusterrolebindings",
         {
@@ -282,6 +299,7 @@ def install(cluster: Cluster) -> None:
 
     eventually("ElasticJob API served", served)
     eventually("namespace default", lambda: cluster.admin.get("/api/v1/namespaces/default").status_code == 200)
+    cluster.allow_lease("default")
 
 
 @dataclass

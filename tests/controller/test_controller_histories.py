@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from training.controller.api import ConditionType, ElasticJob, ElasticJobStatus
 from training.controller.planner import (
-    NODE_UNSEEN_AFTER,
     CreatePod,
     DeleteJob,
     DeletePod,
@@ -26,9 +25,11 @@ from training.controller.planner import (
     plan,
 )
 from training.controller.records import NodeRecord, PodRecord
+from training.controller.store import VANISHED_KEPT
 
 UID = "0123456789abcdef"
 GRACE = timedelta(seconds=30)
+REMEMBERED = timedelta(seconds=VANISHED_KEPT)
 START = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 MOST_PASSES = 4
 """Passes after which a job has come to rest if nothing happens."""
@@ -42,6 +43,7 @@ class Histories(RuleBasedStateMachine):
         self.now = START
         self.pods: dict[str, PodRecord] = {}
         self.vanished: list[PodRecord] = []
+        self.seen_to_vanish: list[tuple[datetime, PodRecord]] = []
         self.nodes = {name: NodeRecord(name) for name in ("a", "b", "c")}
         self.born = 0
         self.service = False
@@ -118,10 +120,10 @@ class Histories(RuleBasedStateMachine):
             self.touched.add(pod.uid)
             self.put(replace(pod, phase=phase, exit_code=code, term_reason=reason, finished_at=self.now, ready=False))
 
-    @rule(number=st.integers(0, 9))
-    def the_kubelet_restarts_a_container(self, number: int) -> None:
+    @rule(number=st.integers(0, 9), code=st.sampled_from([1, 75, 137]))
+    def the_kubelet_restarts_a_container(self, number: int, code: int) -> None:
         if pod := self.pick(number, phases=("Running",)):
-            self.put(replace(pod, restarts=pod.restarts + 1))
+            self.put(replace(pod, restarts=pod.restarts + 1, last_exit_code=code))
             self.restarts_by_uid[pod.uid] = pod.restarts + 1
 
     @rule(number=st.integers(0, 9))
@@ -194,6 +196,17 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.deleted_job)
     @rule()
+    def another_controller_takes_over(self) -> None:
+        """It has seen pods vanish while it was waiting, and does not know which were counted."""
+        remembered = [pod for when, pod in self.seen_to_vanish if self.now - when < REMEMBERED]
+        self.vanished = [pod for pod in self.vanished if pod in remembered]
+        before = self.look().status
+        self.vanished = remembered
+        after = self.look().status
+        assert (after.restarts, after.disruptions) == (before.restarts, before.disruptions), "counted again"
+
+    @precondition(lambda self: not self.deleted_job)
+    @rule()
     def the_controller_comes_to_rest(self) -> None:
         for _ in range(MOST_PASSES):
             made = self.pass_over(None)
@@ -206,7 +219,7 @@ class Histories(RuleBasedStateMachine):
         if not before.ended and before.first_success_time is None:
             left = [pod for pod in self.pods.values() if not pod.terminating]
             assert not [pod for pod in left if pod.phase == "Failed"], "failed workers are left lying"
-            assert not [pod for pod in left if pod.node and pod.node not in self.nodes and self.old(pod)]
+            assert not [pod for pod in left if pod.node and pod.node not in self.nodes]
         if not before.ended and before.first_success_time is None and not self.job.spec.suspend:
             waiting = made.requeue_after is not None or any(p.terminating for p in self.pods.values())
             staying = self.staying()
@@ -214,7 +227,8 @@ class Histories(RuleBasedStateMachine):
 
     def look(self) -> Plan:
         known = [*self.pods.values(), *self.vanished]
-        return plan(self.job, known, self.nodes, self.now, service_exists=self.service)
+        lost = {"a", "b", "c"} - self.nodes.keys()
+        return plan(self.job, known, self.nodes, self.now, service_exists=self.service, lost_nodes=lost)
 
     def pass_over(self, actions: int | None) -> Plan:
         before = self.job.status
@@ -231,7 +245,7 @@ class Histories(RuleBasedStateMachine):
                 assert pod is not None
                 assert pod.uid == action.uid
                 if made.status.first_success_time is not None and not made.status.ended:
-                    assert not pod.active, "stopped a worker that may still finish"
+                    assert pod.phase == "Pending" or not pod.active, "stopped a worker that may still finish"
                 self.delete(pod, GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds))
             elif isinstance(action, CreatePod):
                 self.create(action, before, made.status)
@@ -284,9 +298,6 @@ class Histories(RuleBasedStateMachine):
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def old(self, pod: PodRecord) -> bool:
-        return pod.created is not None and self.now - pod.created >= NODE_UNSEEN_AFTER
-
     def staying(self) -> list[PodRecord]:
         """Active workers of the generation on nodes that stay."""
         return [
@@ -307,9 +318,11 @@ class Histories(RuleBasedStateMachine):
     def remove(self, pod: PodRecord) -> None:
         del self.pods[pod.name]
         requested = pod.deletion_requested or (None if self.ended_first(pod) else self.now)
-        self.vanished.append(
-            replace(pod, gone=True, deletion_requested=requested, deletion_deadline=pod.deletion_deadline or self.now)
+        last = replace(
+            pod, gone=True, deletion_requested=requested, deletion_deadline=pod.deletion_deadline or self.now
         )
+        self.vanished.append(last)
+        self.seen_to_vanish.append((self.now, last))
 
     @staticmethod
     def ended_first(pod: PodRecord) -> bool:
@@ -320,7 +333,7 @@ class Histories(RuleBasedStateMachine):
         if self.born:
             in_place = sum(self.restarts_by_uid.values())
             lost = self.touched | {uid for uid, node in self.node_of.items() if node in self.bad_nodes}
-            assert self.job.status.disruptions <= len(lost)
+            assert self.job.status.disruptions <= len(lost) + in_place
             assert self.job.status.restarts + self.job.status.disruptions <= len(lost) + in_place
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from training.controller.api import ElasticJob
-from training.controller.capacity import parse_quantity, too_large, worker_requests
+from training.controller.api import ElasticJob, Reason
+from training.controller.capacity import NoRoom, no_room, parse_quantity, worker_requests
 from training.controller.pods import headless_service, rendezvous_id, worker_pod
 from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, parse_time, pod_record
 
@@ -130,7 +130,10 @@ class TestPodRecord:
                 "spec": {"nodeName": "node-a", "containers": [{"name": "side"}, {"name": "elasticjob-worker"}]},
                 "status": {
                     "phase": "Failed",
-                    "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}],
+                    "conditions": [
+                        {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"},
+                        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-30T12:00:10Z"},
+                    ],
                     "containerStatuses": [
                         {"name": "side", "restartCount": 9, "state": {"terminated": {"exitCode": 5}}},
                         {
@@ -151,6 +154,7 @@ class TestPodRecord:
         assert (record.job_key, record.index, record.generation, record.owner_uid) == ("n/j", 3, 2, UID)
         assert (record.exit_code, record.restarts, record.node) == (143, 1, "node-a")
         assert record.disruption == "EvictionByEvictionAPI"
+        assert record.scheduled == datetime(2026, 11, 30, 12, 0, 10, tzinfo=UTC)
         assert record.deletion_requested == datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
         assert record.finished_at == datetime(2026, 11, 30, 12, 0, 40, tzinfo=UTC)
         assert record.resource_version == 42
@@ -258,32 +262,44 @@ class TestCapacity:
         assert parse_quantity(quantity) == Decimal(number)
 
     def test_too_many_gpus_are_told_with_the_largest_node(self) -> None:
-        assert too_large(self.template({"nvidia.com/gpu": 8}), self.NODES) == (
-            "each worker asks for 8 nvidia.com/gpu; the largest node has 1: gpu-spot-1: lower the request or add a pool"
+        assert no_room(self.template({"nvidia.com/gpu": 8}), self.NODES) == NoRoom(
+            Reason.REQUEST_TOO_LARGE,
+            "each worker asks for 8 nvidia.com/gpu; the largest node has 1: gpu-spot-1: lower the request or add a "
+            "pool",
         )
 
-    def test_a_resource_that_no_node_has(self) -> None:
-        assert too_large(self.template({"amd.com/gpu": 1}), self.NODES) == (
-            "each worker asks for 1 amd.com/gpu; no node has any: lower the request or add a pool"
+    def test_a_resource_that_no_node_has_now_may_come(self) -> None:
+        assert no_room(self.template({"amd.com/gpu": 1}), self.NODES) == NoRoom(
+            Reason.NO_NODE_YET,
+            "each worker asks for 1 amd.com/gpu, which no node has now: workers wait until one joins (add a pool if "
+            "none can)",
         )
+
+    def test_what_is_too_large_is_told_before_what_may_come(self) -> None:
+        told = no_room(self.template({"amd.com/gpu": 1, "cpu": 128}), self.NODES)
+        assert told is not None
+        assert told.reason == Reason.REQUEST_TOO_LARGE
 
     def test_memory_is_shown_in_mebibytes(self) -> None:
-        message = too_large(self.template({"memory": "1Ti"}), self.NODES)
-        assert message is not None
-        assert "asks for 1Ti memory; the largest node has 262144Mi: cpu-1" in message
+        told = no_room(self.template({"memory": "1Ti"}), self.NODES)
+        assert told is not None
+        assert "asks for 1Ti memory; the largest node has 262144Mi: cpu-1" in told.message
 
     def test_only_nodes_that_the_selector_admits_count(self) -> None:
         asked = self.template({"cpu": "16"}, nodeSelector={"pool": "gpu"})
-        message = too_large(asked, self.NODES)
-        assert message is not None
-        assert "the largest node has 8: gpu-spot-1" in message
-        nowhere = too_large(self.template({}, nodeSelector={"pool": "tpu"}), self.NODES)
+        told = no_room(asked, self.NODES)
+        assert told is not None
+        assert "the largest node has 8: gpu-spot-1" in told.message
+        nowhere = no_room(self.template({}, nodeSelector={"pool": "tpu"}), self.NODES)
         assert nowhere is not None
-        assert "(pool=tpu)" in nowhere
+        assert nowhere.reason == Reason.NO_NODE_YET
+        assert "(pool=tpu)" in nowhere.message
 
     def test_what_fits_is_no_trouble_and_an_empty_cluster_is(self) -> None:
-        assert too_large(self.template({"nvidia.com/gpu": "1", "cpu": "8"}), self.NODES) is None
-        assert too_large(self.template({}), []) == "the cluster has no nodes yet: workers wait until one joins"
+        assert no_room(self.template({"nvidia.com/gpu": "1", "cpu": "8"}), self.NODES) is None
+        assert no_room(self.template({}), []) == NoRoom(
+            Reason.NO_NODE_YET, "the cluster has no nodes yet: workers wait until one joins"
+        )
 
     def test_containers_are_summed(self) -> None:
         containers = [{"resources": {"requests": {"cpu": "500m"}}}, {"resources": {"limits": {"cpu": 2}}}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from training.controller.api import (
     Reason,
 )
 from training.controller.planner import (
+    ACCOUNTED_KEPT,
     DRAIN_WINDOW,
     Action,
     CreatePod,
@@ -78,6 +80,13 @@ def running(replicas: int = 2, **spec: Any) -> ElasticJob:
     return job(replicas, status=plan(fresh, [pod(i) for i in range(replicas)], NODES, NOW).status, **spec)
 
 
+def greedy() -> ElasticJob:
+    """A job of one worker that asks for 8 GPUs."""
+    made = job(1)
+    made.spec.worker.template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 8}}
+    return made
+
+
 def creates(made: Plan) -> list[str]:
     return [action.name for action in made.actions if isinstance(action, CreatePod)]
 
@@ -138,6 +147,44 @@ class TestStart:
         assert message(made, ConditionType.RUNNING) == (
             "0 of 2 workers run, at least 2 are needed; j-worker-0: ErrImagePull: no such image"
         )
+
+
+class TestTemplate:
+    @pytest.mark.parametrize(
+        ("template", "told"),
+        [
+            ({"spec": []}, "spec: "),
+            ({"spec": {"containers": {"name": "c"}}}, "spec.containers: "),
+            ({"spec": {"containers": ["c"]}}, "spec.containers.0: "),
+            ({"spec": {"containers": [{"resources": []}]}}, "spec.containers.0.resources: "),
+            ({"spec": {"containers": [{"resources": {"limits": 1}}]}}, "spec.containers.0.resources.limits: "),
+            ({"spec": {"containers": [{"args": "train.py"}]}}, "spec.containers.0.args: "),
+            ({"spec": {"containers": [{"env": {"A": "b"}}]}}, "spec.containers.0.env: "),
+            ({"spec": {"nodeSelector": ["a"]}}, "spec.nodeSelector: "),
+            ({"metadata": []}, "metadata: "),
+            ({"metadata": {"labels": ["a"]}}, "metadata.labels: "),
+        ],
+    )
+    def test_one_that_is_malformed_is_told_once_and_can_be_corrected(self, template: dict[str, Any], told: str) -> None:
+        broken = job(2)
+        broken.spec.worker.template = template
+        made = plan(broken, [], NODES, NOW)
+        assert creates(made) == []
+        assert f"template.{told}" in message(made, ConditionType.RUNNING)
+        assert "kubectl edit elasticjob j -n n" in message(made, ConditionType.RUNNING)
+        assert [e.type for e in made.events if e.reason == Reason.TEMPLATE_INVALID] == ["Warning"]
+        broken.status = made.status
+        again = plan(broken, [], NODES, NOW)
+        assert (again.status, again.events) == (made.status, ())
+        assert len(creates(plan(job(2, status=made.status), [], NODES, NOW))) == 2
+
+    def test_workers_that_run_are_cared_for_while_it_is_malformed(self) -> None:
+        broken = job(2, status=running(2).status)
+        broken.spec.worker.template = {"spec": []}
+        workers = [pod(0), pod(1, node="node-b")]
+        made = plan(broken, workers, NOTICED, NOW + timedelta(seconds=90))
+        assert deletes(made) == ["j-worker-0"]
+        assert "template.spec: " in message(made, ConditionType.RUNNING)
 
 
 class TestLoss:
@@ -222,7 +269,8 @@ class TestLoss:
         silent = {"node-a": replace(NODE, ready=False, not_ready_since=NOW - timedelta(hours=1))}
         assert deletes(plan(running(1), [stuck], silent, NOW)) == []
         assert deletes(plan(running(1), [stuck], NODES, NOW)) == []
-        (forced,) = (a for a in plan(running(1), [stuck], {}, NOW).actions if isinstance(a, DeletePod))
+        gone = plan(running(1), [stuck], {}, NOW, lost_nodes={"node-a"})
+        (forced,) = (a for a in gone.actions if isinstance(a, DeletePod))
         assert forced.grace_seconds == 0
         out = {"node-a": replace(NODE, out_of_service=True)}
         assert deletes(plan(running(1), [stuck], out, NOW)) == ["j-worker-0"]
@@ -235,11 +283,36 @@ class TestLoss:
         assert creates(again) == []
         assert again.requeue_after == timedelta(seconds=1)
 
-    def test_a_pod_on_a_node_not_known_yet_is_given_time(self) -> None:
-        young = pod(0, created=NOW - timedelta(seconds=2), node="new")
-        made = plan(running(1), [young], NODES, NOW)
-        assert made.actions == ()
-        assert made.requeue_after == timedelta(seconds=8)
+    def test_a_node_that_is_not_known_is_not_for_that_gone(self) -> None:
+        queued_for_long = pod(0, created=NOW - timedelta(hours=1), node="new")
+        assert plan(running(1), [queued_for_long], NODES, NOW).actions == ()
+        lost = plan(running(1), [queued_for_long], NODES, NOW, lost_nodes={"new"})
+        assert deletes(lost) == ["j-worker-0"]
+        assert lost.status.disruptions == 1
+
+
+class TestTakeover:
+    """Another controller leads now; it remembers pods that it saw vanish while it was waiting."""
+
+    def test_an_end_that_the_earlier_leader_counted_is_not_counted_again(self) -> None:
+        first = plan(running(2, backoffLimit=1), [failed(0, 137), pod(1)], NODES, NOW)
+        vanished = failed(0, 137, gone=True)
+        second = plan(job(2, status=first.status, backoffLimit=1), [vanished, pod(1)], NODES, NOW)
+        third = plan(job(2, status=second.status, backoffLimit=1), [pod(0, uid="new"), pod(1)], NODES, NOW)
+        soon = NOW + timedelta(minutes=4)
+        taken = plan(job(2, status=third.status, backoffLimit=1), [vanished, pod(0, uid="new"), pod(1)], NODES, soon)
+        assert (taken.status.restarts, taken.status.phase) == (1, Phase.RUNNING)
+
+    def test_what_was_counted_is_not_remembered_for_ever(self) -> None:
+        first = plan(running(2), [failed(0, 137, gone=True), pod(1)], NODES, NOW)
+        assert list(first.status.accounted_vanished) == ["uid-0"]
+        status = first.status
+        for minutes in range(1, 11):
+            status = plan(
+                job(2, status=status), [pod(0, uid="new"), pod(1)], NODES, NOW + timedelta(minutes=minutes)
+            ).status
+        assert timedelta(minutes=10) == ACCOUNTED_KEPT
+        assert status.accounted_vanished == {}
 
 
 class TestInterruption:
@@ -258,8 +331,8 @@ class TestInterruption:
     def test_a_removal_is_repeated(self, worker: PodRecord, nodes: dict[str, NodeRecord]) -> None:
         workers = [worker, pod(1, node="node-b")]
         nodes = nodes | {"node-b": NodeRecord("node-b")}
-        first = plan(running(2), workers, nodes, NOW)
-        again = plan(job(2, status=first.status), workers, nodes, NOW)
+        first = plan(running(2), workers, nodes, NOW, lost_nodes={"lost"})
+        again = plan(job(2, status=first.status), workers, nodes, NOW, lost_nodes={"lost"})
         assert deletes(first) == deletes(again) == ["j-worker-0"]
         assert first.status == again.status
         assert first.status.restarts + first.status.disruptions == 1
@@ -279,6 +352,12 @@ class TestNotice:
         assert told == DeletePod("j-worker-0", "uid-0", "node node-a will be taken away", 30)
         assert made.status.disruptions == 1
         assert made.status.replicas == 2
+
+    def test_each_node_under_notice_is_told_once(self) -> None:
+        nodes = NOTICED | {"node-b": replace(NOTICED["node-a"], name="node-b")}
+        made = plan(running(3), [pod(0), pod(1), pod(2, node="node-b")], nodes, NOW)
+        told = [e.message.split()[1] for e in made.events if e.reason == Reason.NODE_RECLAIM_NOTICE]
+        assert told == ["node-a", "node-b"]
 
     def test_without_capacity_it_trains_on_until_it_is_time_to_save_and_go(self) -> None:
         workers = [pod(0), pod(1, node="node-b"), pod(2, phase="Pending", node=None, unschedulable="no room")]
@@ -367,6 +446,17 @@ class TestFailure:
         assert [p.status.restarts for p in (first, again, fresh)] == [2, 3, 4]
         assert fresh.status.container_restarts == {"new": 1}
 
+    def test_restarts_inside_pods_are_free_where_those_of_pods_are(self) -> None:
+        policy: dict[str, Any] = {"restart_policy": "OnFailure", "backoffLimit": 0}
+        preempted = plan(running(2, **policy), [pod(0, restarts=1, last_exit_code=75), pod(1)], NODES, NOW)
+        assert (preempted.status.restarts, preempted.status.disruptions) == (0, 1)
+        assert preempted.status.phase == Phase.RUNNING
+        status = running(2, **policy).status.model_copy(update={"last_disruption_time": NOW})
+        collateral = plan(job(2, status=status, **policy), [pod(0, restarts=1, last_exit_code=1), pod(1)], NODES, NOW)
+        assert (collateral.status.restarts, collateral.status.phase) == (0, Phase.RUNNING)
+        guilty = plan(running(2, **policy), [pod(0, restarts=1, last_exit_code=1), pod(1)], NODES, NOW)
+        assert (guilty.status.restarts, guilty.status.phase) == (1, Phase.FAILED)
+
     def test_failures_in_a_row_wait_longer(self) -> None:
         assert [failure_backoff(n).total_seconds() for n in (0, 1, 2, 3, 4, 10, 11, 10_000)] == [
             0,
@@ -387,6 +477,17 @@ class TestEnd:
         assert made.actions == ()
         assert made.status.phase == Phase.COMPLETING
         assert made.requeue_after == DRAIN_WINDOW
+
+    def test_workers_that_never_ran_do_not_hold_up_the_end(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        late = pod(2, phase="Pending", node=None, unschedulable="no room")
+        made = plan(running(3), [done, pod(1), late], NODES, NOW)
+        assert deletes(made) == ["j-worker-2"]
+        assert made.status.phase == Phase.COMPLETING
+        assert message(made, ConditionType.RUNNING) == "a worker has finished, 1 are finishing"
+        going = replace(late, deletion_deadline=NOW, deletion_requested=NOW, gone=True)
+        last = plan(job(3, status=made.status), [done, replace(done, uid="uid-1", index=1), going], NODES, NOW)
+        assert (last.status.phase, last.status.disruptions) == (Phase.SUCCEEDED, 0)
 
     def test_it_succeeds_when_the_others_end_however_they_do(self) -> None:
         done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
@@ -478,6 +579,19 @@ class TestSize:
         assert after.actions == tuple(CreatePod(f"j-worker-{i}", i, 2, "3:3") for i in range(3))
         assert after.status.disruptions == 0
 
+    def test_a_silent_node_does_not_hold_up_a_new_generation(self) -> None:
+        """Its pods stay Terminating for as long as the node is there and does not answer."""
+        silent = {"node-a": replace(NODE, ready=False, silent=True, not_ready_since=NOW - timedelta(minutes=5))}
+        status = plan(job(3, status=running(2).status), [pod(0), pod(1)], NODES, NOW).status
+        grace = timedelta(seconds=30)
+        ending = [pod(i, deletion_requested=NOW, deletion_deadline=NOW + grace) for i in range(2)]
+        early = plan(job(3, status=status), ending, silent, NOW)
+        assert creates(early) == []
+        assert early.requeue_after == grace
+        late = plan(job(3, status=status), ending, silent, NOW + grace)
+        assert creates(late) == ["j-worker-2", "j-worker-3", "j-worker-4"]
+        assert creates(plan(job(3, status=status), ending, NODES, NOW + grace)) == []  # it may still answer
+
     def test_suspend_stops_the_workers_and_forgets_the_start(self) -> None:
         made = plan(job(2, status=running(2).status, suspend=True), [pod(0), pod(1)], NODES, NOW)
         assert deletes(made) == ["j-worker-0", "j-worker-1"]
@@ -517,6 +631,17 @@ class TestCapacity:
         assert made.status.phase == Phase.WAITING_FOR_CAPACITY
         found = plan(job(2, status=made.status), [pod(0), pod(1)], NODES, NOW)
         assert "WaitingForCapacity" not in true_conditions(found)
+
+    def test_a_pool_that_has_no_node_now_is_no_mistake_of_the_user(self) -> None:
+        made = plan(greedy(), [pod(0, phase="Pending", node=None)], NODES, NOW)
+        waiting = made.status.condition(ConditionType.WAITING_FOR_CAPACITY)
+        assert waiting is not None
+        assert (waiting.status, waiting.reason) == ("True", "NoNodeYet")
+        small = {"node-a": replace(NODE, allocatable={"nvidia.com/gpu": Decimal(1)})}
+        made = plan(greedy(), [pod(0, phase="Pending", node=None)], small, NOW)
+        waiting = made.status.condition(ConditionType.WAITING_FOR_CAPACITY)
+        assert waiting is not None
+        assert waiting.reason == "RequestTooLarge"
 
     def test_the_same_news_is_no_news(self) -> None:
         waiting = pod(1, phase="Pending", node=None, unschedulable="full")

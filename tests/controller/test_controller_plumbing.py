@@ -8,25 +8,32 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import httpx2
 import pytest
-from lightkube import ApiError
+from lightkube import ApiError, KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.core.generic_client import BasicRequest
 from lightkube.models.meta_v1 import Status
 
 from training.controller import client
+from training.controller import lease as lease_module
 from training.controller.api import ElasticJob, Reason
-from training.controller.client import Api, Object, RateLimit
-from training.controller.executor import job_record, summarised
+from training.controller.client import CONNECTIONS, Api, Object, RateLimit
+from training.controller.executor import Executor, RefusedError, job_record, summarised
 from training.controller.health import HealthServer
+from training.controller.lease import LeaderLease
 from training.controller.main import JsonFormatter, default_address
 from training.controller.planner import Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
-from training.controller.store import Store
+from training.controller.store import VANISHED_KEPT, Store
 from training.controller.watch import Informer
 
 T = TypeVar("T")
@@ -88,6 +95,19 @@ class TestQueue:
 
         run(work())
 
+    def test_a_key_that_the_user_has_corrected_does_not_wait(self) -> None:
+        async def work() -> None:
+            queue = KeyQueue()
+            queue.add("a")
+            await queue.get()
+            for _ in range(12):
+                queue.failed("a")
+            queue.forgive("a")
+            assert await asyncio.wait_for(queue.get(), 1) == "a"
+            assert queue.failed("a") == 0.2
+
+        run(work())
+
     def test_a_job_whose_plans_take_long_leaves_time_to_others(self) -> None:
         async def work() -> None:
             queue = KeyQueue()
@@ -133,8 +153,12 @@ def pod(name: str, version: int, uid: str = "u", **status: Any) -> Object:
     return {"metadata": metadata, "status": status}
 
 
+def refused(code: int, message: str = "refused") -> ApiError:
+    return ApiError(status=Status(code=code, message=message))
+
+
 def gone() -> ApiError:
-    return ApiError(status=Status(code=410, message="too old resource version"))
+    return refused(410, "too old resource version")
 
 
 class TestInformer:
@@ -180,20 +204,58 @@ class TestInformer:
         assert informer.relists == 2
 
     def test_what_a_write_returned_is_not_undone_by_older_news(self) -> None:
-        api = ScriptedApi([([], "5")], [[("ADDED", pod("a", 6)), ("DELETED", pod("a", 7, uid="u"))]])
+        old_news: list[tuple[str, Object] | Exception] = [("ADDED", pod("a", 6)), ("DELETED", pod("a", 7, uid="u"))]
+        api = ScriptedApi([([], "5")], [[*old_news, ("ADDED", pod("b", 9))]])
 
         async def work() -> Informer[PodRecord]:
-            informer = Informer(cast("Api", api), client.Pod, pod_record, lambda *_: None)
+            told = asyncio.Event()
+            informer = Informer(
+                cast("Api", api), client.Pod, pod_record, lambda key, *_: told.set() if key == "n/b" else None
+            )
             informer.put(pod("a", 8, uid="successor"))
             task = asyncio.create_task(informer.run())
-            await informer.synced.wait()
-            await asyncio.sleep(0.05)
+            await told.wait()
             task.cancel()
             return informer
 
         record = run(work()).get("n/a")
         assert record is not None
         assert record.uid == "successor"
+
+    def test_an_answer_that_comes_late_does_not_bring_back_what_is_gone(self) -> None:
+        api = ScriptedApi([([], "5")], [[("ADDED", pod("a", 6)), ("DELETED", pod("a", 7))]])
+
+        async def work() -> Informer[PodRecord]:
+            informer, _ = await self.watched(api, 3)
+            informer.put(pod("a", 6))
+            return informer
+
+        assert run(work()).get("n/a") is None
+
+    def test_a_deletion_that_was_known_is_not_told_again(self) -> None:
+        api = ScriptedApi([([pod("a", 1)], "5")], [[("DELETED", pod("a", 7)), ("ADDED", pod("b", 8))]])
+        seen: Seen = []
+
+        async def work() -> None:
+            known = asyncio.Event()
+
+            def observe(key: str, old: PodRecord | None, new: PodRecord | None) -> None:
+                seen.append((key, old.resource_version if old else None, new.resource_version if new else None))
+                if key == "n/a" and old is None:
+                    informer.drop("n/a", 7)  # as the answer to the deletion does
+                if key == "n/b":
+                    known.set()
+
+            informer = Informer(cast("Api", api), client.Pod, pod_record, observe)
+            task = asyncio.create_task(informer.run())
+            await known.wait()
+            task.cancel()
+
+        run(work())
+        assert seen == [("n/a", None, 1), ("n/a", 1, None), ("n/b", None, 8)]
+
+    def test_a_silent_watch_is_given_up_when_a_bookmark_is_overdue(self) -> None:
+        assert client.BOOKMARK_SECONDS < client.WATCH_SILENCE < 2 * client.BOOKMARK_SECONDS
 
 
 class TestStore:
@@ -217,6 +279,62 @@ class TestStore:
         assert [p.uid for p in store.vanished("n/j")] == ["first"]
         assert [p.uid for p in store.pods_of("n/j")] == ["second"]
 
+    def test_a_controller_that_only_waits_does_not_remember_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        clock = 0.0
+        monkeypatch.setattr("training.controller.store.time.monotonic", lambda: clock)
+        for number in range(20):
+            clock = number * 60.0
+            store.pods.put(pod(f"j-worker-{number}", 1, uid=f"u{number}"))
+            store.pods.drop(f"n/j-worker-{number}")
+        assert len(store._vanished_at) == VANISHED_KEPT / 60
+        assert [p.uid for p in store.vanished("n/j")] == [f"u{number}" for number in range(15, 20)]
+        clock += VANISHED_KEPT
+        assert store.vanished("n/j") == []
+        assert not store._vanished
+
+    def test_a_node_is_lost_only_if_it_was_there(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store.nodes.put({"metadata": {"name": "seen", "resourceVersion": "1"}})
+        listed = store.nodes.listed_at = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+        early, late = listed - timedelta(minutes=1), listed + timedelta(seconds=1)
+        pods = [
+            PodRecord("a", "a", node="seen", scheduled=early),
+            PodRecord("b", "b", node="gone before the list", scheduled=early),
+            PodRecord("c", "c", node="its news is late", scheduled=late, created=early),
+            PodRecord("d", "d", node=None, created=early),
+        ]
+        assert store.lost_nodes(pods) == {"gone before the list"}
+        store.nodes.drop("seen")
+        assert store.lost_nodes(pods) == {"gone before the list", "seen"}
+        store.nodes.put({"metadata": {"name": "seen", "resourceVersion": "2"}})
+        assert store.lost_nodes(pods) == {"gone before the list"}
+
+    def test_nodes_that_no_pod_names_are_forgotten(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        for number in range(10):
+            store.nodes.put({"metadata": {"name": f"spot-{number}", "resourceVersion": "1"}})
+            store.nodes.drop(f"spot-{number}")
+        assert store._lost_nodes == {"spot-9"}
+
+    def test_an_edit_is_told_apart_from_a_status_write(self) -> None:
+        edited: list[str] = []
+        store = Store(cast("Api", None), job_record, lambda *_: None, edited=edited.append)
+        for version, generation in ((1, 1), (2, 1), (3, 2)):
+            metadata = {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": str(version)}
+            spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
+            store.jobs.put({"metadata": metadata | {"generation": generation}, "spec": spec})
+        assert edited == ["n/j"]
+
+    def test_a_pod_that_changes_its_job_leaves_the_first(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store.pods.put(pod("a", 1))
+        moved = pod("a", 2)
+        moved["metadata"]["labels"] = {"job-name": "other"}
+        store.pods.put(moved)
+        assert store.pods_of("n/j") == []
+        assert [p.uid for p in store.pods_of("n/other")] == ["u"]
+
     def test_a_job_that_cannot_be_read_keeps_the_reason(self) -> None:
         record = job_record(
             {"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": {}}
@@ -231,14 +349,160 @@ def test_many_events_of_a_reason_become_one() -> None:
     assert [event.message for event in told] == ["5 times, first: w0 was lost", "resumed"]
 
 
-def test_calls_beyond_the_burst_wait() -> None:
-    async def work() -> float:
-        limit = RateLimit(rate=100, burst=5)
-        started = asyncio.get_running_loop().time()
-        await asyncio.gather(*(limit.wait() for _ in range(15)))
-        return asyncio.get_running_loop().time() - started
+def test_calls_beyond_the_burst_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
 
-    assert 0.09 <= run(work()) < 1
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def work() -> None:
+        limit = RateLimit(rate=100, burst=5)
+        monkeypatch.setattr("training.controller.client.time.monotonic", lambda: limit._last)
+        monkeypatch.setattr("training.controller.client.asyncio.sleep", sleep)
+        for _ in range(8):
+            await limit.wait()
+
+    run(work())
+    assert waits == pytest.approx([0.01, 0.02, 0.03])
+
+
+class TestNamesThatAreTaken:
+    """The API server says 409: somebody has the name of a worker already."""
+
+    @staticmethod
+    def executor(owner: str | None) -> tuple[Executor, Store, ElasticJob]:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        found = pod("j-worker-0", 7)
+        found["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}]
+        spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
+        metadata = {"name": "j", "namespace": "n", "uid": "job", "resourceVersion": "1"}
+        store.jobs.put({"metadata": metadata, "spec": spec})
+
+        class Taken:
+            async def create(self, kind: client.Resource, obj: Object) -> Object:
+                if kind is client.Service or obj["metadata"]["name"] != "j-worker-0":
+                    return {
+                        **obj,
+                        "metadata": {**obj["metadata"], "uid": obj["metadata"]["name"], "resourceVersion": "9"},
+                    }
+                raise refused(409)
+
+            async def get(self, *_: object) -> Object:
+                if owner is None:
+                    raise refused(404)
+                return found
+
+            async def apply(self, _: client.Resource, obj: Object) -> Object:
+                return {"metadata": metadata | {"resourceVersion": "2"}, "spec": spec, "status": obj["status"]}
+
+        record = store.jobs.get("n/j")
+        assert record is not None
+        assert record.job is not None
+        return Executor(cast("Api", Taken()), store, "me"), store, record.job
+
+    def test_the_jobs_own_pod_is_taken_in(self) -> None:
+        executor, store, _ = self.executor("job")
+        run(executor.reconcile("n/j"))
+        assert [p.uid for p in store.pods_of("n/j")] == ["u"]
+
+    def test_others_keep_it_and_another_name_is_used_at_once(self) -> None:
+        executor, store, _ = self.executor("another")
+        with pytest.raises(RefusedError, match="not of this job"):
+            run(executor.reconcile("n/j"))
+        run(executor.reconcile("n/j"))
+        assert [p.name for p in store.pods_of("n/j")] == ["j-worker-1"]
+
+    def test_one_that_has_gone_meanwhile_is_tried_again(self) -> None:
+        executor, _, _ = self.executor(None)
+        for _ in range(3):
+            with pytest.raises(RefusedError, match="j-worker-0 existed a moment ago"):
+                run(executor.reconcile("n/j"))
+
+    def test_a_name_whose_pod_is_seen_is_no_longer_remembered(self) -> None:
+        executor, store, _ = self.executor("another")
+        with pytest.raises(RefusedError):
+            run(executor.reconcile("n/j"))
+        store.pods.put(pod("j-worker-0", 8, uid="seen"))
+        run(executor.reconcile("n/j"))
+        assert executor._names_taken["n/j"] == set()
+
+    def test_nothing_is_remembered_of_a_job_that_is_gone(self) -> None:
+        executor, store, job = self.executor("another")
+        with pytest.raises(RefusedError):
+            run(executor.reconcile("n/j"))
+        executor._service_name_taken(job, "j-workers-of-others")
+        store.jobs.drop("n/j")
+        run(executor.reconcile("n/j"))
+        assert (executor._names_taken, executor._told) == ({}, {})
+
+
+class TestLease:
+    """The lease is kept in time whatever the answers take."""
+
+    @staticmethod
+    def api(respond: Callable[[], Awaitable[None]]) -> Api:
+        """An API server that knows one lease, which this process holds."""
+        config = KubeConfig.from_one(cluster=Cluster(server="http://127.0.0.1:1"), user=User(token="t"))
+        api = Api(config.get(), rate=0.001, burst=1)
+        lease = {"metadata": {"name": "l", "namespace": "n", "resourceVersion": "1"}, "spec": {"holderIdentity": "me"}}
+
+        async def send(request: BasicRequest) -> httpx2.Response:
+            await respond()
+            return httpx2.Response(200, json=lease, request=httpx2.Request("GET", "http://127.0.0.1:1"))
+
+        api._respond = send  # type: ignore[method-assign]
+        return api
+
+    def test_it_does_not_wait_behind_other_calls(self) -> None:
+        async def work() -> None:
+            api = self.api(lambda: asyncio.sleep(0))
+            for _ in range(CONNECTIONS):
+                await api._slots.acquire()
+            for _ in range(3):
+                assert (await api.get(client.Lease, "n", "l"))["metadata"]["name"] == "l"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await api.get(client.Pod, "n", "p")
+
+        run(work())
+
+    def test_it_counts_from_the_start_of_the_call_and_never_longer_than_others_do(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A clock of its own: each answer takes 4.5 s, two make a renewal, which is 9 s; then none comes."""
+        clock = 0.0
+        answers = 4
+
+        async def sleep(seconds: float) -> None:
+            nonlocal clock
+            clock += seconds
+
+        @asynccontextmanager
+        async def timeout(seconds: float) -> AsyncIterator[None]:
+            nonlocal clock
+            deadline = clock + seconds
+            yield
+            if clock > deadline:
+                clock = deadline
+                raise TimeoutError
+
+        async def respond() -> None:
+            nonlocal answers
+            answers -= 1
+            await sleep(4.5 if answers >= 0 else 1000)
+
+        api = self.api(respond)
+        monkeypatch.setattr("training.controller.lease.time.monotonic", lambda: clock)
+        monkeypatch.setattr("training.controller.lease.asyncio", SimpleNamespace(sleep=sleep, timeout=timeout))
+        lease = LeaderLease(api, "n", "l", "me")
+
+        async def work() -> None:
+            await lease.acquire()
+            assert clock == 9
+            await lease.hold()
+
+        run(work())
+        assert clock == lease_module.RENEW_WITHIN  # of the call that took it: the renewal had 1 s left and needed more
 
 
 def test_health_answers_and_survives_nonsense() -> None:

@@ -101,17 +101,18 @@ class Reason(StrEnum):
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     REQUEST_TOO_LARGE = "RequestTooLarge"
+    NO_NODE_YET = "NoNodeYet"
     UNSCHEDULABLE = "Unschedulable"
     CAPACITY_FOUND = "CapacityFound"
     POD_CREATED = "SuccessfulCreatePod"
     POD_DELETED = "SuccessfulDeletePod"
-    SERVICE_CREATED = "SuccessfulCreateService"
     WORKER_DISRUPTED = "WorkerDisrupted"
     WORKER_RESTARTED = "WorkerRestarted"
     NODE_RECLAIM_NOTICE = "NodeReclaimNotice"
     GENERATION_CHANGED = "RendezvousGenerationChanged"
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
+    TEMPLATE_INVALID = "PodTemplateInvalid"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
 
 
@@ -303,6 +304,12 @@ class ElasticJobStatus(_Model):
         description="UIDs of pods whose end has been counted already and that still exist: no end is counted twice.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
+    accounted_vanished: dict[str, Time] = Field(
+        default_factory=dict,
+        description="UIDs of counted pods that have vanished, and when: remembered for ten minutes, because another "
+        "controller that takes over may have seen them vanish without knowing that they were counted.",
+        json_schema_extra={"x-kubernetes-map-type": "atomic"},
+    )
     container_restarts: dict[str, int] = Field(
         default_factory=dict,
         description="Restarts inside existing pods that were counted already, by pod UID (OnFailure and Always).",
@@ -337,7 +344,6 @@ class ObjectMeta(_Model):
     generation: int = 1
     resource_version: str = "0"
     deletion_timestamp: datetime | None = None
-    creation_timestamp: datetime | None = None
 
 
 class ElasticJob(_Model):

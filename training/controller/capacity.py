@@ -1,10 +1,13 @@
-"""Can a worker fit any node at all? Says so at once, in a sentence, instead of waiting in silence."""
+"""Can a worker fit any node that there is? Says so at once, in a sentence, instead of waiting in silence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
+
+from training.controller.api import Reason
 
 if TYPE_CHECKING:
     from training.controller.records import NodeRecord
@@ -55,24 +58,41 @@ def worker_requests(template: Mapping[str, Any]) -> dict[str, str]:
     return {resource: written[resource] or f"{total.normalize():f}" for resource, total in totals.items()}
 
 
-def too_large(template: Mapping[str, Any], nodes: Iterable[NodeRecord]) -> str | None:
-    """Why no node can ever hold a worker of this template, as a sentence; None if one might."""
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Why no node can hold a worker: RequestTooLarge, the user's to correct, or NoNodeYet, for which one can wait."""
+
+    reason: Reason
+    message: str
+
+
+def no_room(template: Mapping[str, Any], nodes: Iterable[NodeRecord]) -> NoRoom | None:
+    """Why none of the nodes can hold a worker of this template; None if one might.
+
+    Pools that are empty now, or that make nodes on demand, cannot be seen: too large is only what is more than nodes
+    of its kind have.
+    """
     selector = (template.get("spec") or {}).get("nodeSelector") or {}
     every = list(nodes)
     fitting = [node for node in every if all(node.labels.get(k) == v for k, v in selector.items())]
     if not every:
-        return "the cluster has no nodes yet: workers wait until one joins"
+        return NoRoom(Reason.NO_NODE_YET, "the cluster has no nodes yet: workers wait until one joins")
     if not fitting:
         labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
-        return f"no node has the labels of the worker's nodeSelector ({labels}): correct it, or add a pool with them"
+        message = f"no node has the labels of the worker's nodeSelector now ({labels}): workers wait until one joins"
+        return NoRoom(Reason.NO_NODE_YET, f"{message} (correct the labels, or add a pool with them, if none can)")
+    unseen: NoRoom | None = None
     for resource, amount in sorted(worker_requests(template).items()):
-        asked = parse_quantity(amount)
         largest = max(fitting, key=lambda node: (node.allocatable.get(resource, Decimal(0)), node.name))
         most = largest.allocatable.get(resource, Decimal(0))
-        if asked > most:
-            has = f"the largest node has {_show(resource, most)}: {largest.name}" if most else "no node has any"
-            return f"each worker asks for {amount} {resource}; {has}: lower the request or add a pool"
-    return None
+        asks = f"each worker asks for {amount} {resource}"
+        if most and parse_quantity(amount) > most:
+            has = f"the largest node has {_show(resource, most)}: {largest.name}"
+            return NoRoom(Reason.REQUEST_TOO_LARGE, f"{asks}; {has}: lower the request or add a pool")
+        if not most and parse_quantity(amount) and unseen is None:
+            message = f"{asks}, which no node has now: workers wait until one joins (add a pool if none can)"
+            unseen = NoRoom(Reason.NO_NODE_YET, message)
+    return unseen
 
 
 def _show(resource: str, amount: Decimal) -> str:

@@ -32,8 +32,10 @@ CONNECTIONS = 16
 CALL_TIMEOUT = 30.0  # seconds
 WATCH_SECONDS = 300
 """The API server ends a watch after this time; it is taken up again where it ended."""
-WATCH_SILENCE = WATCH_SECONDS + 30.0
-"""A watch silent for longer has lost its connection without word (bookmarks come every minute)."""
+BOOKMARK_SECONDS = 60.0
+"""How often the API server writes to a watch at least."""
+WATCH_SILENCE = BOOKMARK_SECONDS + 40.0
+"""A watch silent for longer has lost its connection without word."""
 
 CONFLICT = 409
 NOT_FOUND = 404
@@ -244,13 +246,20 @@ class Api:
 
     async def _send(self, verb: str, kind: Resource, method: str, request: BasicRequest) -> Object:
         self._count(verb, kind)
-        await self._limit.wait()
-        async with self._slots:
-            response = await self._client.send(  # type: ignore[no-untyped-call]
-                self._client.build_adapter_request(request)
-            )
+        if kind is Lease:  # it must not wait behind a thousand pods: without it the right to make them is lost
+            response = await self._respond(request)
+        else:
+            await self._limit.wait()
+            async with self._slots:
+                response = await self._respond(request)
         answer: Object = self._client.handle_response(method, response, request)
         return answer
+
+    async def _respond(self, request: BasicRequest) -> httpx2.Response:
+        response: httpx2.Response = await self._client.send(  # type: ignore[no-untyped-call]
+            self._client.build_adapter_request(request)
+        )
+        return response
 
     def _count(self, verb: str, kind: Resource) -> None:
         info = kind._api_info  # noqa: SLF001 -- lightkube's own name for a resource's place in the API

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,13 +31,12 @@ from training.controller.planner import (
     Plan,
     plan,
 )
+from training.controller.records import pod_record
 from training.controller.store import JobRecord, Store
 
 log = logging.getLogger(__name__)
 
 MOST_EVENTS_WAITING = 1000
-SAME_NAME_REFUSED = 2
-"""A pod name refused this often with no pod to be seen is used by somebody else."""
 
 
 class RefusedError(Exception):
@@ -62,8 +60,8 @@ class Executor:
         self._store = store
         self._identity = identity
         self._create_errors: dict[str, str] = {}
-        self._refused_names: dict[str, Counter[str]] = {}
-        self._told: set[str] = set()
+        self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
+        self._told: dict[str, str] = {}  # by job key: UID of the job whose user was told of its Service's name
         self._events: asyncio.Queue[tuple[ElasticJob, Event]] = asyncio.Queue(MOST_EVENTS_WAITING)
         self.plans = 0
         self.seconds = 0.0
@@ -84,17 +82,20 @@ class Executor:
             return Pass()
         job = record.job
         vanished = self._store.vanished(key)
-        refused = self._refused_names.get(key, Counter())
         started = time.perf_counter()
+        known = [*self._store.pods_of(key), *vanished]
+        if taken := self._names_taken.get(key):
+            taken.difference_update(pod.name for pod in known)  # seen since: their own news tells when they are free
         result = plan(
             job,
-            [*self._store.pods_of(key), *vanished],
+            known,
             self._store.nodes.all(),
             datetime.now(UTC),
             service_exists=self._store.services.get(f"{job.metadata.namespace}/{pods.service_name(job.metadata.name)}")
             is not None,
             create_error=self._create_errors.get(key),
-            names_taken=frozenset(name for name, times in refused.items() if times >= SAME_NAME_REFUSED),
+            names_taken=self._names_taken.get(key, ()),
+            lost_nodes=self._store.lost_nodes(known),
         )
         self.plans += 1
         busy = time.perf_counter() - started
@@ -166,14 +167,27 @@ class Executor:
             created = await self._api.create(client.Pod, manifest)
         except httpx2.HTTPStatusError as error:
             if code_of(error) == CONFLICT:
-                self._refused_names.setdefault(key, Counter())[action.name] += 1
-                raise RefusedError(f"pod {action.name} exists already") from error
-            if code_of(error) in {400, 403, 404, 422}:
+                created = await self._own_pod(key, job, action.name)
+            elif code_of(error) in {400, 403, 404, 422}:
                 message = f"the API server refuses {action.name}: {error}"
                 self._create_errors[key] = message
                 raise RefusedError(message) from error
-            raise
+            else:
+                raise
         self._store.pods.put(created)
+
+    async def _own_pod(self, key: str, job: ElasticJob, name: str) -> Object:
+        """The pod that has a name already, if it is the job's own: made before, its news still on the way."""
+        try:
+            found = await self._api.get(client.Pod, job.metadata.namespace, name)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != NOT_FOUND:
+                raise
+            raise RefusedError(f"pod {name} existed a moment ago") from error
+        if pod_record(found).owner_uid != job.metadata.uid:
+            self._names_taken.setdefault(key, set()).add(name)
+            raise RefusedError(f"pod {name} exists and is not of this job: another name is taken")
+        return found
 
     async def _delete_pod(self, job: ElasticJob, action: DeletePod) -> None:
         answer = await self._delete(
@@ -202,9 +216,12 @@ class Executor:
                 self._store.services.put(created)
 
     def _service_name_taken(self, job: ElasticJob, name: str) -> None:
-        if self._store.services.get(f"{job.metadata.namespace}/{name}") is not None or job.metadata.uid in self._told:
+        if (
+            self._store.services.get(f"{job.metadata.namespace}/{name}") is not None
+            or self._told.get(job.key) == job.metadata.uid
+        ):
             return  # ours, made meanwhile; or told already
-        self._told.add(job.metadata.uid)
+        self._told[job.key] = job.metadata.uid
         message = f"Service {name} exists and is not of this job: its workers have no names in DNS until it is deleted"
         self._tell(job, [Event("Warning", Reason.NAME_TAKEN, message)])
 
@@ -234,9 +251,8 @@ class Executor:
                 raise result
 
     def _forget(self, key: str) -> None:
-        self._create_errors.pop(key, None)
-        self._refused_names.pop(key, None)
-        self._store.forget(key)
+        for memory in (self._create_errors, self._names_taken, self._told):
+            memory.pop(key, None)
 
     # --- events: best effort, never in the way ----------------------------------------------------------------------
 

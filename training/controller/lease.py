@@ -30,13 +30,14 @@ class LeaderLease:
         self._identity = identity
         self._seen: tuple[str, float] = ("", 0.0)  # version of the lease, and when this process first saw it
         self._held: Object | None = None
+        self._renewed = 0.0  # when the last call began that took or renewed the lease: others may count from there
 
     async def acquire(self) -> None:
         """Returns when this process is the leader."""
         waiting = False
         while True:
             try:
-                if await self._try():
+                if await self._try_within(RENEW_WITHIN):
                     log.info("leading", extra={"lease": f"{self._namespace}/{self._name}"})
                     return
                 if not waiting:
@@ -48,15 +49,13 @@ class LeaderLease:
 
     async def hold(self) -> None:
         """Renews; returns when the lease is lost."""
-        renewed = time.monotonic()
-        while time.monotonic() - renewed < RENEW_WITHIN:
-            await asyncio.sleep(RETRY_EVERY)
+        tried = self._renewed
+        while (left := self._renewed + RENEW_WITHIN - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, max(0.0, tried + RETRY_EVERY - time.monotonic())))
+            tried = time.monotonic()
             try:
-                async with asyncio.timeout(RENEW_WITHIN - RETRY_EVERY):
-                    if await self._try():
-                        renewed = time.monotonic()
-                    else:
-                        return
+                if not await self._try_within(self._renewed + RENEW_WITHIN - tried):
+                    return
             except (httpx2.HTTPError, TimeoutError) as error:
                 log.warning("cannot renew the lease %s/%s: %s", self._namespace, self._name, explain(error))
 
@@ -73,6 +72,14 @@ class LeaderLease:
             log.info("released the lease")
         except (httpx2.HTTPError, TimeoutError) as error:
             log.warning("cannot release the lease %s/%s: %s", self._namespace, self._name, explain(error))
+
+    async def _try_within(self, seconds: float) -> bool:
+        began = time.monotonic()
+        async with asyncio.timeout(seconds):
+            taken = await self._try()
+        if taken:
+            self._renewed = began
+        return taken
 
     async def _try(self) -> bool:
         try:

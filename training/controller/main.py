@@ -60,7 +60,7 @@ class Controller:
     def __init__(self, api: Api, *, namespace: str | None, lease_namespace: str, identity: str) -> None:
         self._api = api
         self._queue = KeyQueue()
-        self._store = Store(api, job_record, self._queue.add, namespace)
+        self._store = Store(api, job_record, self._queue.add, namespace, self._queue.forgive)
         self._executor = Executor(api, self._store, identity)
         self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
         self._leading = False
@@ -116,11 +116,11 @@ class Controller:
                 wait = self._queue.failed(key)
                 log.warning("%s; next try in %.1f s", error, wait, extra={"job": key})
             except (httpx2.HTTPError, TimeoutError) as error:
-                self._errors += 1
                 wait = self._queue.failed(key)
                 if code_of(error) == CONFLICT:
                     log.debug("the job has changed meanwhile; next try in %.1f s", wait, extra={"job": key})
                     continue
+                self._errors += 1
                 log.warning("call failed: %s; next try in %.1f s", explain(error), wait, extra={"job": key})
             except asyncio.CancelledError:
                 self._queue.done(key)

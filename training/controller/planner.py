@@ -5,17 +5,17 @@ It never waits, calls or remembers: all memory is in the job's status, so a new 
 
 Two rules keep the books right:
 
-- The status is written before the actions are carried out, and names (`accountedPods`) the pods whose end it has
-  counted. So no end is counted twice, whoever dies in between.
+- The status is written before the actions are carried out, and names (`accountedPods`, `accountedVanished`) the pods
+  whose end it has counted. So no end is counted twice, whoever dies in between.
 - Workers are counted, not numbered: losing one of four when three are wanted creates nothing and deletes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from training.controller.api import (
     EXIT_DO_NOT_RESTART,
@@ -32,8 +32,8 @@ from training.controller.api import (
     ReplicaStatus,
     RestartPolicy,
 )
-from training.controller.capacity import too_large
-from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name
+from training.controller.capacity import no_room
+from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name, template_trouble
 from training.controller.records import NodeRecord, PodRecord
 
 DRAIN_WINDOW = timedelta(seconds=300)
@@ -42,8 +42,8 @@ SILENT_NODE_LOST_AFTER = timedelta(seconds=5)
 """How long a node's readiness may be Unknown, as the cluster says after 40-50 s of silence, before it is given up."""
 UNREADY_NODE_LOST_AFTER = timedelta(seconds=60)
 """How long a node may call itself not ready (its runtime restarts, say) before it is given up."""
-NODE_UNSEEN_AFTER = timedelta(seconds=10)
-"""Age from which a pod's node counts as gone when it is not known: younger ones may be ahead of the node's news."""
+ACCOUNTED_KEPT = timedelta(minutes=10)
+"""How long a counted end is remembered after its pod has vanished: longer than a controller keeps the pod's record."""
 NOTICE_MARGIN = timedelta(seconds=5)
 """A leaving worker's grace period ends this long before its node does."""
 COLLATERAL_WINDOW = timedelta(seconds=120)
@@ -131,9 +131,9 @@ def bounds(job: ElasticJob) -> tuple[int, int]:
     return min(fewest, most), max(fewest, most)
 
 
-def grace_period(job: ElasticJob) -> int:
+def grace_period(template: Mapping[str, Any]) -> int:
     """Seconds between a worker's SIGTERM and its SIGKILL, as its template has it."""
-    seconds = (job.spec.worker.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return seconds if isinstance(seconds, int) else DEFAULT_GRACE_SECONDS
 
 
@@ -150,23 +150,25 @@ def plan(
     *,
     service_exists: bool = True,
     create_error: str | None = None,
-    names_taken: frozenset[str] = frozenset(),
+    names_taken: Collection[str] = (),
+    lost_nodes: Collection[str] = (),
 ) -> Plan:
     """Decides what to do about a job.
 
     Args:
         job: the job as last read or written.
         pods: all pods that carry the job's name, also those of an earlier job of the same name, and those that were
-            seen to vanish since the last plan (`gone`).
-        nodes: every node by name.
+            seen to vanish and may not have been counted yet (`gone`).
+        nodes: every node that is known, by name; the news of a new one may be late.
         now: the current time (UTC).
         service_exists: whether the job's headless Service is there.
         create_error: why the API server refused a pod of this job the last time, to be told to the user.
         names_taken: pod names that others, unknown to the controller, use.
+        lost_nodes: names of nodes that pods still name and that are gone for certain.
     """
     if job.metadata.deletion_timestamp is not None:  # the garbage collector's now
         return Plan((), job.status)
-    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken).plan()
+    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes).plan()
 
 
 @dataclass
@@ -179,7 +181,8 @@ class _Planning:
     now: datetime
     service_exists: bool
     create_error: str | None
-    names_taken: frozenset[str]
+    names_taken: Collection[str]
+    lost_nodes: Collection[str]
     status: ElasticJobStatus = field(init=False)
     before: ElasticJobStatus = field(init=False)
     own: list[PodRecord] = field(init=False)
@@ -197,7 +200,9 @@ class _Planning:
         self.own = sorted(
             (pod for pod in self.pods if pod.owner_uid == self.job.metadata.uid), key=lambda pod: (pod.index, pod.uid)
         )
-        self.accounted = set(self.status.accounted_pods)
+        self.accounted = {*self.status.accounted_pods, *self.status.accounted_vanished}
+        self.trouble = template_trouble(self.job)
+        self.template = {} if self.trouble else self.job.spec.worker.template
         self.fewest, self.most = bounds(self.job)
 
     # --- the pass ---------------------------------------------------------------------------------------------------
@@ -221,7 +226,7 @@ class _Planning:
 
     def _mention_ignored_restart_policy(self) -> None:
         policy = self.job.spec.worker.restart_policy
-        of_template = (self.job.spec.worker.template.get("spec") or {}).get("restartPolicy")
+        of_template = (self.template.get("spec") or {}).get("restartPolicy")
         if of_template not in {None, POD_RESTART_POLICY[policy]}:
             self.event(
                 "Warning",
@@ -320,7 +325,7 @@ class _Planning:
         if pod.finished:
             if pod.exit_code in OWN_END:
                 return None
-            if pod.node and node is None:
+            if pod.node in self.lost_nodes:
                 return f"node {pod.node} is gone"
             if node is not None and (node.notice or node.out_of_service):
                 return f"node {node.name} is being taken away"
@@ -331,12 +336,11 @@ class _Planning:
     def _node_lost(self, pod: PodRecord) -> str | None:
         if pod.node is None:
             return None
-        node = self.nodes.get(pod.node)
-        if node is None:
-            if pod.created is not None and self.now - pod.created < NODE_UNSEEN_AFTER:
-                self.timers.append(pod.created + NODE_UNSEEN_AFTER)
-                return None
+        if pod.node in self.lost_nodes:
             return f"node {pod.node} is gone"
+        node = self.nodes.get(pod.node)
+        if node is None:  # its news is late
+            return None
         if node.out_of_service:
             return f"node {pod.node} is out of service"
         if not node.ready and node.not_ready_since is not None:
@@ -371,7 +375,7 @@ class _Planning:
             ended += f" ({pod.term_reason})"
         if code == EXIT_DO_NOT_RESTART:
             return Reason.WORKER_FAILED, f"{ended}: the worker says that starting it again cannot help"
-        free = code == EXIT_PREEMPTED or self._collateral(pod)
+        free = self._free(code, pod.finished_at)
         retried = (
             code is None
             or code >= FIRST_RETRYABLE_EXIT_CODE
@@ -391,19 +395,28 @@ class _Planning:
             self._delete(pod, ended)
         return None
 
-    def _collateral(self, pod: PodRecord) -> bool:
+    def _free(self, code: int | None, ended: datetime | None) -> bool:
+        """Whether an end is not charged: a checkpoint was saved first, or it is another loss's doing."""
+        if code == EXIT_PREEMPTED:
+            return True
         lost = self.status.last_disruption_time
-        if pod.exit_code != 1 or lost is None or self.status.failure_streak >= MOST_COLLATERAL:
+        if code != 1 or lost is None or self.status.failure_streak >= MOST_COLLATERAL:
             return False
-        return (pod.finished_at or self.now) - lost <= COLLATERAL_WINDOW
+        return (ended or self.now) - lost <= COLLATERAL_WINDOW
 
     def _count_container_restarts(self, pod: PodRecord) -> tuple[Reason, str] | None:
-        """Charges what the kubelet restarted in place: the sum survives the pod, unlike its restartCount."""
+        """Charges what the kubelet restarted in place, or lets it off: the sum survives the pod's restartCount."""
         counted = self.status.container_restarts.get(pod.uid, 0)
         if pod.restarts <= counted:
             return None
-        self.status.restarts += pod.restarts - counted
         self.status.container_restarts[pod.uid] = pod.restarts
+        if self._free(pod.last_exit_code, None):
+            self.status.disruptions += pod.restarts - counted
+            self._lengthen_streak()
+            ended = f"{pod.name} ended with exit code {pod.last_exit_code} and was restarted in its pod"
+            self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
+            return None
+        self.status.restarts += pod.restarts - counted
         self.status.last_failure_time = self.now
         self.event("Warning", Reason.WORKER_RESTARTED, f"{pod.name} failed and was restarted in its pod")
         if pod.last_exit_code == EXIT_DO_NOT_RESTART:
@@ -453,7 +466,11 @@ class _Planning:
     def _complete(self) -> None:
         """After the first success nothing is created any more; the others may finish what they do."""
         first = self.status.first_success_time or self.now
-        working = [pod for pod in self.own if pod.active]
+        for pod in self.own:
+            if pod.active and pod.phase == "Pending":  # it would find nobody to train with
+                self.accounted.add(pod.uid)
+                self._delete(pod, "the training is finishing without it")
+        working = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
         if working and self.now < first + DRAIN_WINDOW:
             self.timers.append(first + DRAIN_WINDOW)
             self.condition(
@@ -534,26 +551,37 @@ class _Planning:
         self._see_off(leaving, [pod for pod in staying if pod.phase == "Running"])
 
     def _create(self, missing: int, leaving: Sequence[PodRecord]) -> None:
-        if any(pod.generation != self.status.generation and not self._stuck(pod) for pod in self.own if not pod.gone):
+        if self.trouble is not None:
+            return
+        if any(self._in_the_way(pod) for pod in self.own):
             return  # the old generation goes first: its names and its GPUs become free
         if self.status.last_failure_time is not None:
             ready = self.status.last_failure_time + failure_backoff(self.status.failure_streak)
             if self.now < ready:
                 self.timers.append(ready)
                 return
-        for pod in leaving[:missing]:
-            node = self.nodes[pod.node or ""]
-            if not any(isinstance(action, CreatePod) for action in self.actions):
-                self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {node.name} ({node.notice}) will be taken away")
-        taken = self.names_taken | {
-            pod.name for pod in self.pods if not pod.gone and not (pod.finished and pod.uid in self.doomed)
-        }
+        for name in dict.fromkeys(pod.node or "" for pod in leaving[:missing]):
+            notice = self.nodes[name].notice
+            self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {name} ({notice}) will be taken away")
+        taken = {pod.name for pod in self.pods if not pod.gone and not (pod.finished and pod.uid in self.doomed)}
+        taken.update(self.names_taken)
         index = 0
         for _ in range(missing):
             while (name := pod_name(self.job.metadata.name, index)) in taken:
                 index += 1
             self.actions.append(CreatePod(name, index, self.status.generation, self.status.nnodes or ""))
             index += 1
+
+    def _in_the_way(self, pod: PodRecord) -> bool:
+        """Whether a pod of an earlier generation is still to be waited for: not if its node cannot tell of its end."""
+        if pod.gone or pod.generation == self.status.generation:
+            return False
+        if pod.deletion_deadline is None or self._node_lost(pod) is None:
+            return True
+        if self.now >= pod.deletion_deadline:
+            return False
+        self.timers.append(pod.deletion_deadline)
+        return True
 
     def _notice(self, pod: PodRecord) -> NodeRecord | None:
         node = self.nodes.get(pod.node) if pod.node else None
@@ -565,12 +593,13 @@ class _Planning:
         for pod in leaving:
             node = self._notice(pod)
             reclaim_at = node.reclaim_at if node is not None else None
-            last_call = reclaim_at - NOTICE_MARGIN - timedelta(seconds=grace_period(self.job)) if reclaim_at else None
+            patience = timedelta(seconds=grace_period(self.template))
+            last_call = reclaim_at - NOTICE_MARGIN - patience if reclaim_at else None
             if replaced or (last_call is not None and self.now >= last_call):
                 grace = None
                 if reclaim_at is not None:
                     left = int((reclaim_at - NOTICE_MARGIN - self.now).total_seconds())
-                    grace = max(1, min(left, grace_period(self.job)))
+                    grace = max(1, min(left, grace_period(self.template)))
                 self._count_leaving(pod, grace)
             elif last_call is not None:
                 self.timers.append(last_call)
@@ -593,7 +622,7 @@ class _Planning:
         if pod.node is None or not pod.terminating or pod.deletion_deadline is None:
             return False
         node = self.nodes.get(pod.node)
-        return node is None or node.out_of_service
+        return pod.node in self.lost_nodes or (node is not None and node.out_of_service)
 
     def _force_delete_stuck(self) -> None:
         """Terminating pods wait for their node to say that they ended; a node that is gone will not."""
@@ -611,6 +640,11 @@ class _Planning:
         status = self.status
         existing = {pod.uid for pod in self.pods if not pod.gone}
         status.accounted_pods = sorted(self.accounted & existing)
+        status.accounted_vanished = {
+            uid: since
+            for uid in sorted(self.accounted - existing)
+            if self.now - (since := self.before.accounted_vanished.get(uid, self.now)) < ACCOUNTED_KEPT
+        }
         status.container_restarts = {uid: n for uid, n in sorted(status.container_restarts.items()) if uid in existing}
         active = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
         running = [pod for pod in active if pod.phase == "Running" and pod.generation == status.generation]
@@ -636,12 +670,21 @@ class _Planning:
         enough = len(running) >= self.fewest
         count = f"{len(running)} of {self.desired} workers run"
         ran_before = self.before.is_true(ConditionType.RUNNING) or self.before.is_true(ConditionType.RESTARTING)
+        if self.trouble is not None:
+            told = self.before.condition(ConditionType.RUNNING)
+            if told is None or self.trouble not in told.message:
+                self.event("Warning", Reason.TEMPLATE_INVALID, self.trouble)
         if enough:
-            self.condition(ConditionType.RUNNING, True, Reason.JOB_RUNNING, count)
+            message = f"{count}; {self.trouble}" if self.trouble else count
+            self.condition(ConditionType.RUNNING, True, Reason.JOB_RUNNING, message)
             self.condition(ConditionType.RESTARTING, False, Reason.JOB_RUNNING, count)
         else:
             message = f"{count}, at least {self.fewest} are needed"
-            trouble = self.create_error or next((f"{pod.name}: {pod.waiting}" for pod in active if pod.waiting), None)
+            trouble = (
+                self.trouble
+                or self.create_error
+                or next((f"{pod.name}: {pod.waiting}" for pod in active if pod.waiting), None)
+            )
             if trouble:
                 message += f"; {trouble}"
             self.condition(ConditionType.RUNNING, False, Reason.JOB_NOT_RUNNING, message)
@@ -650,10 +693,10 @@ class _Planning:
 
     def _capacity_condition(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
         missing = self.desired - len(running)
-        impossible = too_large(self.job.spec.worker.template, self.nodes.values()) if missing > 0 else None
+        impossible = no_room(self.template, self.nodes.values()) if missing > 0 and not self.trouble else None
         unschedulable = [pod for pod in active if pod.unschedulable is not None]
         if impossible is not None:
-            self.condition(ConditionType.WAITING_FOR_CAPACITY, True, Reason.REQUEST_TOO_LARGE, impossible)
+            self.condition(ConditionType.WAITING_FOR_CAPACITY, True, impossible.reason, impossible.message)
         elif unschedulable:
             self.condition(
                 ConditionType.WAITING_FOR_CAPACITY,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from training.controller.api import (
     API_VERSION,
     GROUP,
@@ -33,6 +35,48 @@ POD_RESTART_POLICY = {
     RestartPolicy.NEVER: "Never",
     RestartPolicy.EXIT_CODE: "Never",
 }
+
+
+class _Resources(BaseModel):
+    limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+
+
+class _Container(BaseModel):
+    args: list[Any] | None = None
+    env: list[dict[str, Any]] | None = None
+    resources: _Resources | None = None
+
+
+class _PodSpec(BaseModel):
+    containers: list[_Container] | None = None
+    node_selector: dict[str, Any] | None = Field(default=None, alias="nodeSelector")
+
+
+class _Metadata(BaseModel):
+    labels: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
+    finalizers: list[Any] | None = None
+
+
+class _Template(BaseModel):
+    """The shape of what is read from a pod template here; all else is for the API server to judge."""
+
+    metadata: _Metadata | None = None
+    spec: _PodSpec | None = None
+
+
+def template_trouble(job: ElasticJob) -> str | None:
+    """What is malformed in the job's pod template, as a sentence; None if pods can be made from it."""
+    try:
+        _Template.model_validate(job.spec.worker.template)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(("template", *(str(part) for part in first["loc"])))
+        wrong = first["msg"][:1].lower() + first["msg"][1:]
+        correct = f"kubectl edit elasticjob {job.metadata.name} -n {job.metadata.namespace}"
+        return f"no worker can be made from the pod template: {where}: {wrong}. Correct it with {correct}"
+    return None
 
 
 def pod_name(job: str, index: int) -> str:

@@ -63,6 +63,11 @@ class KeyQueue:
         self._release(key)
         return wait
 
+    def forgive(self, key: str) -> None:
+        """What made the key fail may have been corrected: it is due now, its failures are forgotten."""
+        self.forget(key)
+        self.add(key)
+
     def forget(self, key: str) -> None:
         """The key's object is gone."""
         for memory in (self._due, self._not_before, self._failures):

@@ -59,6 +59,8 @@ class PodRecord:
     node: str | None = None
     ready: bool = False
     created: datetime | None = None
+    scheduled: datetime | None = None
+    """When it was given its node."""
     deletion_deadline: datetime | None = None
     """When the pod's grace period ends, if its deletion was requested."""
     deletion_requested: datetime | None = None
@@ -119,7 +121,6 @@ class NodeRecord:
     """Key of the taint that announces the node's end."""
     reclaim_at: datetime | None = None
     out_of_service: bool = False
-    schedulable: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, Decimal] = field(default_factory=dict)
     resource_version: int = 0
@@ -166,6 +167,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
         node=spec.get("nodeName"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         created=parse_time(meta.get("creationTimestamp")),
+        scheduled=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         deletion_deadline=deadline,
         deletion_requested=deadline - grace if deadline else None,
         disruption=disruption,
@@ -224,7 +226,6 @@ def node_record(node: Mapping[str, Any]) -> NodeRecord:
         notice=next((key for key in taints if key in NOTICE_TAINTS), None),
         reclaim_at=parse_time(meta.get("annotations", {}).get(ANNOTATION_RECLAIM_AT)),
         out_of_service=TAINT_OUT_OF_SERVICE in taints,
-        schedulable=not spec.get("unschedulable", False),
         labels=meta.get("labels", {}),
         allocatable={name: parse_quantity(amount) for name, amount in status.get("allocatable", {}).items()},
         resource_version=_number(meta.get("resourceVersion")),

@@ -21,6 +21,23 @@ An example is `training/examples/digits.yaml`. `kubectl explain elasticjob.spec`
 ## What the API server refuses
 """
 
+_DEVIATIONS = """\
+
+## What differs from the archived upstream controller
+
+- Workers find each other as `J-worker-<i>.J-workers` (one headless Service `J-workers` for the job `J`). Upstream made a
+  Service for each worker, so the short name `J-worker-0` was known too; here it is not, and numbers are not kept: what
+  is lost is replaced under any free number. An `rdzvEndpoint` in a worker (`J-worker-0:port`) has to become that of an
+  etcd outside the workers.
+- The launcher's arguments (`--rdzv_backend=etcd`, `--rdzv_endpoint`, `--rdzv_id`, `--nnodes`) go to the main container
+  only, with the same values in torchrun's `PET_*` variables. They cannot be left out; arguments and variables of the
+  template win over them.
+- `--rdzv_id` is `<name>-<uid8>-<generation>` instead of the job's name, so a new job of an old name starts afresh.
+- `restartPolicy: ExitCode` does not charge disruptions; `Always` does not restart a worker that has finished.
+- A failed job gets the condition Failed, `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work, and
+  `cleanPodPolicy: None` keeps finished pods only.
+"""
+
 
 def page() -> str:
     """The page as Markdown."""
@@ -30,7 +47,7 @@ def page() -> str:
         f"\n## {title}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n{_table(model, title)}"
         for title, model in (("spec", ElasticJobSpec), ("status", ElasticJobStatus))
     )
-    return _HEAD + "\n" + rules + tables
+    return _HEAD + "\n" + rules + _DEVIATIONS + tables
 
 
 def _rules(node: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -1,15 +1,17 @@
 """All that the controller knows of the cluster: informers of jobs, pods, services and nodes, and which job cares.
 
 Beside the informers stands what they alone cannot tell: the pods that vanished since a job's last plan, because how a
-worker ended must not be lost with its object.
+worker ended must not be lost with its object, and the nodes that vanished while pods still name them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from training.controller import client
 from training.controller.api import GROUP, LABEL_GROUP_NAME, LABEL_JOB_NAME, ElasticJob
@@ -19,6 +21,10 @@ from training.controller.watch import Informer
 
 POD_NEWS_DELAY = 0.05
 """Seconds for which news of pods is gathered before their job is planned: they come in crowds."""
+VANISHED_KEPT = 300.0
+"""Seconds for which the last state of a pod is kept for a plan to count; a controller that only waits makes none."""
+BOUND_BEFORE_LIST = timedelta(seconds=10)
+"""A pod that got its node so long before the nodes were listed got one that was in the list, or it was gone by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +60,19 @@ class Store:
         job_record: Callable[[Object], JobRecord],
         due: Callable[[str, float], None],
         namespace: str | None = None,
+        edited: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Reads through `api`; calls `due(job key, delay in seconds)` when a job has to be looked at."""
+        """Reads through `api`.
+
+        Calls `due(job key, delay in seconds)` when a job has to be looked at, and before it `edited(job key)` when it
+        is because its user has changed it.
+        """
         self._due = due
+        self._edited = edited
         self._pods_by_job: defaultdict[str, set[str]] = defaultdict(set)
-        self._vanished: defaultdict[str, list[PodRecord]] = defaultdict(list)
+        self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job key and UID
+        self._vanished_at: deque[tuple[float, str, str]] = deque()  # when, job key and UID
+        self._lost_nodes: set[str] = set()
         ours = f"{LABEL_GROUP_NAME}={GROUP}"
         self.jobs = Informer(api, client.Job, job_record, self._job_changed, namespace=namespace)
         self.pods = Informer(
@@ -86,25 +100,52 @@ class Store:
         return [pod for pod in found if pod is not None]
 
     def vanished(self, job_key: str) -> list[PodRecord]:
-        """Last states of the job's pods that vanished and that no plan has taken into account yet."""
-        return list(self._vanished.get(job_key, ()))
+        """Last states of the job's pods that vanished of late and that no plan here has taken into account."""
+        self._forget_old()
+        return list(self._vanished[job_key].values()) if job_key in self._vanished else []
 
     def forget_vanished(self, job_key: str, pods: Sequence[PodRecord]) -> None:
         """A plan that took these into account has been written down."""
-        if pods:
-            known = {pod.uid for pod in pods}
-            left = [pod for pod in self._vanished[job_key] if pod.uid not in known]
-            if left:
-                self._vanished[job_key] = left
-            else:
-                del self._vanished[job_key]
+        for pod in pods:
+            self._forget_pod(job_key, pod.uid)
 
-    def forget(self, job_key: str) -> None:
-        """The job is gone."""
-        self._vanished.pop(job_key, None)
+    def lost_nodes(self, pods: Iterable[PodRecord]) -> set[str]:
+        """Which of the nodes that pods name are gone for certain; of others that are not known the news may be late."""
+        listed = self.nodes.listed_at
+        return {
+            pod.node
+            for pod in pods
+            if pod.node is not None
+            and self.nodes.get(pod.node) is None
+            and (
+                pod.node in self._lost_nodes
+                or (
+                    listed is not None
+                    and (bound := pod.scheduled or pod.created) is not None
+                    and bound + BOUND_BEFORE_LIST <= listed
+                )
+            )
+        }
+
+    def _forget_pod(self, job_key: str, uid: str) -> None:
+        of_job = self._vanished.get(job_key, {})
+        of_job.pop(uid, None)
+        if not of_job:
+            self._vanished.pop(job_key, None)
+
+    def _forget_old(self) -> None:
+        while self._vanished_at and time.monotonic() - self._vanished_at[0][0] >= VANISHED_KEPT:
+            _, job_key, uid = self._vanished_at.popleft()
+            self._forget_pod(job_key, uid)
 
     def _job_changed(self, key: str, old: JobRecord | None, new: JobRecord | None) -> None:
-        del old, new
+        before, after = (record.job if record is not None else None for record in (old, new))
+        if new is None:
+            self._vanished.pop(key, None)
+        elif old is not None and (
+            before is None or after is None or before.metadata.generation != after.metadata.generation
+        ):
+            self._edited(key)
         self._due(key, 0.0)
 
     def _service_changed(self, key: str, old: ServiceRecord | None, new: ServiceRecord | None) -> None:
@@ -115,21 +156,28 @@ class Store:
 
     def _pod_changed(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):
-            self._vanished[old.job_key].append(replace(old, gone=True))
-        if new is not None:
-            self._pods_by_job[new.job_key].add(key)
-        elif old is not None:
+            self._forget_old()
+            self._vanished[old.job_key][old.uid] = replace(old, gone=True)
+            self._vanished_at.append((time.monotonic(), old.job_key, old.uid))
+        if old is not None and (new is None or new.job_key != old.job_key):
             of_job = self._pods_by_job[old.job_key]
             of_job.discard(key)
             if not of_job:
                 del self._pods_by_job[old.job_key]
-        known = new or old
-        if known is not None and (old is None or new is None or _differs(old, new)):
-            self._due(known.job_key, POD_NEWS_DELAY)
+            self._due(old.job_key, POD_NEWS_DELAY)
+        if new is not None:
+            self._pods_by_job[new.job_key].add(key)
+            if old is None or _differs(old, new):
+                self._due(new.job_key, POD_NEWS_DELAY)
 
     def _node_changed(self, key: str, old: NodeRecord | None, new: NodeRecord | None) -> None:
         if old is not None and new is not None and replace(old, resource_version=new.resource_version) == new:
             return  # a heartbeat
+        if new is not None:
+            self._lost_nodes.discard(key)
+        elif old is not None:
+            self._lost_nodes &= {pod.node for pod in self.pods if pod.node is not None}
+            self._lost_nodes.add(key)
         for job_key, pod_keys in self._pods_by_job.items():
             if any((pod := self.pods.get(pod_key)) is not None and pod.node == key for pod_key in pod_keys):
                 self._due(job_key, 0.0)

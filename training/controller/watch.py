@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
 import httpx2
@@ -60,6 +61,9 @@ class Informer(Generic[R]):
         self._records: dict[str, R] = {}
         self.synced = asyncio.Event()
         self.relists = 0
+        self.listed_at: datetime | None = None
+        """When the last full list was asked for."""
+        self._reached = 0  # version up to which the watch has told everything
 
     def get(self, key: str) -> R | None:
         """The record of a key."""
@@ -72,17 +76,20 @@ class Informer(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         return iter(self._records.values())
 
-    def put(self, obj: Object) -> R:
-        """Takes in an object as a write returned it, unless something newer is known."""
+    def put(self, obj: Object) -> None:
+        """Takes in an object as a call returned it, unless the watch has told more: that it is gone again, say."""
+        if key_of(obj) in self._records or int(obj["metadata"]["resourceVersion"]) > self._reached:
+            self._put(obj)
+
+    def _put(self, obj: Object) -> None:
         key, record = key_of(obj), self._record(obj)
         old = self._records.get(key)
         if old is not None and old.resource_version >= record.resource_version:
-            return old
+            return
         if old is not None:
             record = self._merge(old, record)
         self._records[key] = record
         self._observe(key, old, record)
-        return record
 
     def drop(self, key: str, version: int | None = None) -> None:
         """Takes out an object that is gone, unless something newer than `version` has its name."""
@@ -115,12 +122,14 @@ class Informer(Generic[R]):
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _list(self) -> str:
+        asked = datetime.now(UTC)
         items, version = await self._api.list_all(self._kind, self._namespace, self._labels)
         self.relists += 1
+        self.listed_at = asked
         present = {key_of(obj) for obj in items}
         for obj in items:
-            self.put(obj)
-        listed = int(version)
+            self._put(obj)
+        self._reached = listed = int(version)
         for key in [key for key in self._records if key not in present]:
             self.drop(key, listed)
         self.synced.set()
@@ -128,10 +137,11 @@ class Informer(Generic[R]):
 
     def _take(self, event: str, obj: Object) -> None:
         if event in {"ADDED", "MODIFIED"}:
-            self.put(obj)
-        elif event == "DELETED":
-            self.put(obj)  # the last state: its outcome may be in it
+            self._put(obj)
+        elif event == "DELETED" and key_of(obj) in self._records:
+            self._put(obj)  # the last state: its outcome may be in it
             self.drop(key_of(obj), int(obj["metadata"]["resourceVersion"]))
+        self._reached = int(obj["metadata"]["resourceVersion"])
 
 
 def key_of(obj: Object) -> str:
