@@ -26,7 +26,7 @@ from infra.errors import TrainyardError
 
 Operation = Literal["up", "preview", "destroy", "refresh"]
 
-INTERRUPTED_ENDS = timedelta(seconds=60)
+INTERRUPTED_ENDS = timedelta(seconds=30)
 """How long an interrupted engine may take for the step that it is at."""
 
 
@@ -75,12 +75,18 @@ class Engine:
     """Where temporary files of a run go, in a folder whose path begins so: the Kubernetes provider writes the
     kubeconfig, keys and all, into one."""
 
-    def run(self, operation: Operation, on_step: Callable[[str], None] = lambda _: None) -> Summary:
+    def run(
+        self,
+        operation: Operation,
+        on_step: Callable[[str], None] = lambda _: None,
+        within: timedelta | None = None,
+    ) -> Summary:
         """Carry out an operation without asking back.
 
         Args:
             operation: what to do.
             on_step: told the name of each resource when work on it begins.
+            within: interrupt the engine after this long; absent: it may take as long as it wants.
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
@@ -95,18 +101,15 @@ class Engine:
             "preview": [],
         }[operation]
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
-            return self._events(operation, arguments, on_step, temporary)
-
-    def forget(self) -> None:
-        """Drop the stack's state without touching resources: for a cluster that is gone with all that was in it."""
-        self._drop_stale_lock()
-        if self._exists():
-            done = self._call(["stack", "rm", self.stack, "--force", "--yes", "--preserve-config"])
-            if done.returncode != 0:
-                raise EngineRunError(f"the state of stack {self.stack} cannot be removed: {done.stderr.strip()}")
+            return self._events(operation, arguments, on_step, temporary, within)
 
     def _events(
-        self, operation: Operation, arguments: list[str], on_step: Callable[[str], None], temporary: str
+        self,
+        operation: Operation,
+        arguments: list[str],
+        on_step: Callable[[str], None],
+        temporary: str,
+        within: timedelta | None,
     ) -> Summary:
         summary = Summary()
         problems: list[str] = []
@@ -131,9 +134,10 @@ class Engine:
                 start_new_session=True,
             )
             try:
-                for event in _json_lines(process):
-                    _take(event, summary, problems, failed, on_step)
-                process.wait()
+                with _interrupted_after(process, within):
+                    for event in _json_lines(process):
+                        _take(event, summary, problems, failed, on_step)
+                    process.wait()
             except BaseException:
                 _interrupt(process)
                 raise
@@ -202,6 +206,25 @@ def _json_lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
             if isinstance(event, dict):
                 yield event
+
+
+@contextlib.contextmanager
+def _interrupted_after(process: subprocess.Popen[str], within: timedelta | None) -> Iterator[None]:
+    """End a run that takes too long: as on Ctrl-C first, then for good."""
+    if within is None:
+        yield
+        return
+    softly = threading.Timer(within.total_seconds(), process.send_signal, (signal.SIGINT,))
+    hard = (within + INTERRUPTED_ENDS).total_seconds()
+    timers = [softly, threading.Timer(hard, os.killpg, (process.pid, signal.SIGKILL))]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:

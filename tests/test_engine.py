@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ while :; do sleep 0.05; done"""
     with pytest.raises(KeyboardInterrupt):
         engine(tmp_path, script).run("up", interrupt)
     assert (tmp_path / "end").read_text() == "unlocked\n"
+
+
+def test_a_run_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
+    script = "trap 'echo interrupted >&2; exit 1' INT; while :; do sleep 0.05; done"
+    with pytest.raises(EngineRunError, match="interrupted"):
+        engine(tmp_path, script).run("destroy", within=timedelta(seconds=0.3))
 
 
 def test_nothing_to_do_is_said_as_such() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from types import FrameType
@@ -30,11 +32,25 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
+        sys.stdout.flush()
     except TrainyardError as error:
         sys.stderr.write(f"trainyard: {error}\n")
         sys.exit(error.exit_code)
+    except Exception as error:
+        # A signal may arrive inside native code, which wraps the exit in an error of its own.
+        if _signals:
+            sys.exit(128 + _signals[0])
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter fails once more when it ends
+            sys.stderr.write(f"trainyard: output cannot be written: {error.strerror}\n")
+            sys.exit(1)
+        raise
+
+
+_signals: list[int] = []
 
 
 def _terminated(number: int, _: FrameType | None) -> None:
     """End in order, as on Ctrl-C: what runs below is told, locks are given back."""
+    _signals.append(number)
     raise SystemExit(128 + number)

@@ -107,8 +107,10 @@ class Steps:
         try:
             with self._shown(name, spinner=spinner):
                 yield
-        except BaseException:
+        except BaseException as error:
             self._line("[red]✗[/red]", name, f"{time.monotonic() - begin:.1f} s")
+            if not isinstance(error, Exception):
+                self.say("Interrupted. What was done is kept; the same command goes on from here.")
             raise
         finally:
             self._depth = 0

@@ -7,13 +7,14 @@ import os
 import shlex
 import shutil
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infra.cli import example, options
 from infra.cli.console import Steps, print_json, row, stderr, stdout, table
-from infra.cli.workspace import MUTATING, PREVIEWING, Workspace
+from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from infra.engine import Operation, Summary
     from infra.local.cluster import ClusterStatus
 
+DESTROYED_WITHIN = timedelta(seconds=90)  # about 10 s with two cores
 STAND_IN = "Pods of the local cluster are processes of this computer; GPUs are numbers, not devices."
 
 
@@ -103,7 +105,7 @@ def down(
 
     Example: [bold]trainyard down -s local --yes[/bold]
     """
-    workspace = Workspace.open(stack)
+    workspace = Workspace.open_to_remove(stack)
     _confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
     steps = Steps()
     result: dict[str, Any] = {"stack": stack}
@@ -126,6 +128,11 @@ def status(stack: options.Stack = "local", json: options.Json = False) -> None:
         raise TrainyardError(
             f"status looks at clusters on this computer; stack {stack} has target {workspace.settings.target}"
         )
+    if not workspace.state_directory.exists():  # to look at nothing must not make anything
+        stderr().print(f"Nothing runs. Start it: trainyard up -s {stack}", markup=False)
+        if json:
+            print_json({"stack": stack, "healthy": False, "processes": [], "nodes": []})
+        raise typer.Exit(1)
     cluster = workspace.local_cluster().status()
     if json:
         print_json({"stack": stack, "healthy": cluster.healthy, **_status_document(cluster)})
@@ -199,18 +206,35 @@ def _remove(workspace: Workspace, steps: Steps) -> dict[str, int]:
     if not workspace.is_local:
         workspace.build_engines(steps)
         return _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
+    from infra.local.engines import locate  # noqa: PLC0415
+
     cluster = workspace.local_cluster(steps)
     changes: dict[str, int] = {}
-    if cluster.status().healthy:
-        changes = _run(workspace, "destroy", steps, f"stack {workspace.stack}").changes
-    elif workspace.engine_has_record():
-        # A cluster that does not answer whole cannot end its pods in order. All that the stack made goes with it below.
-        with steps.step(f"record of stack {workspace.stack}"):
-            workspace.engine().forget()
+    if cluster.status().healthy and all(map(locate, ENGINES_OF_PULUMI)):
+        changes = _destroy_in_time(workspace, steps)
+    # Whatever of the stack is left goes with the cluster.
     with steps.step("nodes and control plane"):
         cluster.down()
         cluster.erase()
+        workspace.forget()
     return changes
+
+
+def _destroy_in_time(workspace: Workspace, steps: Steps) -> dict[str, int]:
+    """Let the engine remove the stack in order, as long as that is a matter of seconds.
+
+    It waits for every pod to end, which takes an overloaded cluster forever; but the cluster is deleted next anyway.
+    """
+    from infra.engine import EngineRunError  # noqa: PLC0415
+
+    try:
+        with steps.step(f"stack {workspace.stack}"):
+            summary = workspace.engine().run("destroy", steps.note, within=DESTROYED_WITHIN)
+            steps.note(summary.sentence(done=True))
+    except EngineRunError as error:
+        steps.say(f"The stack could not be removed piece by piece; it goes with its cluster. {error}")
+        return {}
+    return summary.changes
 
 
 def _delete_state(workspace: Workspace) -> None:

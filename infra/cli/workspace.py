@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from infra.settings import Settings
 
 
-_ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
+ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
 
 MUTATING = "pulumi"
 """Name of engine runs that change the stack, in the process table of the state folder; one at a time."""
@@ -52,6 +52,22 @@ class Workspace:
         from infra.settings import read_stack_file  # noqa: PLC0415 - pydantic and the models take 0.1 s
 
         return cls(stack, read_stack_file(CHECKOUT / f"Pulumi.{stack}.yaml", stack))
+
+    @classmethod
+    def open_to_remove(cls, stack: str) -> Workspace:
+        """Like `open`, but a local cluster can be removed although its stack file has become wrong.
+
+        Raises:
+            SettingsError: the file is wrong and there is no local cluster of that name.
+        """
+        from infra.settings import Settings, SettingsError  # noqa: PLC0415
+
+        try:
+            return cls.open(stack)
+        except SettingsError:
+            if (local_state_directory(stack) / "control_plane").exists():
+                return cls(stack, Settings(target="local"))
+            raise
 
     @property
     def is_local(self) -> bool:
@@ -159,9 +175,11 @@ class Workspace:
         self.state.write(path, done.stdout)
         return path
 
-    def engine_has_record(self) -> bool:
-        """Whether the engine has ever recorded this stack in the state folder."""
-        return any(self.state_directory.glob(f"pulumi/backend/.pulumi/stacks/*/{self.stack}.json"))
+    def forget(self) -> None:
+        """Drop the engine's own record of the stack, for a cluster that is gone with all that the stack made in it."""
+        record = self.state.path("pulumi", "backend")
+        if record.exists():
+            shutil.rmtree(record)
 
     def engine(self, process: str = MUTATING) -> Engine:
         """The Pulumi engine for this stack.
@@ -176,7 +194,7 @@ class Workspace:
         return Engine(
             project=CHECKOUT,
             stack=self.stack,
-            pulumi=ensure(_ENGINES_OF_PULUMI)["pulumi"].path,
+            pulumi=ensure(ENGINES_OF_PULUMI)["pulumi"].path,
             environment=self.pulumi_environment() | {MARK: f"{self.state.directory}:{process}"},
             backend=self.state.folder("pulumi", "backend") if self.keeps_own_record else None,
             scratch=self.state.path("pulumi", f"run-{process}-"),
@@ -187,7 +205,7 @@ class Workspace:
         from infra.cli.engines import build_progress  # noqa: PLC0415
         from infra.local import engines  # noqa: PLC0415
 
-        names = engines.EVERY_ENGINE if self.is_local else _ENGINES_OF_PULUMI
+        names = engines.EVERY_ENGINE if self.is_local else ENGINES_OF_PULUMI
         with steps.step("engines", spinner=False), build_progress() as progress:
             found = engines.ensure(names, progress)
             elsewhere = sum(engine.origin != "cache" for engine in found.values())

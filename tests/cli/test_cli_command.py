@@ -131,6 +131,7 @@ def test_status_of_what_does_not_run_says_so(short_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
+    assert not (short_path / "state").exists()
     assert report["healthy"] is False
     assert not any(part["pid"] for part in report["processes"])
 
@@ -161,6 +162,28 @@ def test_doctor_looks_at_engines_and_namespaces() -> None:
     assert {"memory", "etcd", "kubelet", "process-runtime", "namespaces"} <= set(findings)
     for finding in findings.values():
         assert finding["ok"] or finding["remedy"]
+
+
+def test_output_that_cannot_be_written_is_said_plainly() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [TRAINYARD, "engines", "key"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "output cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stack_file_that_became_wrong_does_not_keep_a_cluster_alive(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    (short_path / "Pulumi.local.yaml").write_text("config: {trainyard:target: nowhere}")
+    (short_path / "state" / "control_plane").mkdir(parents=True)
+    monkeypatch.setattr(workspace, "CHECKOUT", short_path)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(short_path / "state"))
+    code, _, err = run(capsys, monkeypatch, "down", "--yes", "--state")
+    assert code == 0, err
+    assert not (short_path / "state").exists()
 
 
 def test_the_command_is_what_the_package_installs() -> None:
