@@ -25,16 +25,16 @@ _DEVIATIONS = """\
 
 ## What differs from the archived upstream controller
 
-- Workers find each other as `J-worker-<i>.J-workers` (one headless Service `J-workers` for the job `J`). Upstream made a
-  Service for each worker, so the short name `J-worker-0` was known too; here it is not, and numbers are not kept: what
-  is lost is replaced under any free number. An `rdzvEndpoint` in a worker (`J-worker-0:port`) has to become that of an
-  etcd outside the workers.
+- Workers find each other as `J-worker-<i>.J-workers` (one headless Service `J-workers` for the job `J`). Upstream made
+  a Service for each worker, so the short name `J-worker-0` was known too; here it is not, and numbers are not kept:
+  what is lost is replaced under any free number. An `rdzvEndpoint` in a worker (`J-worker-0:port`) has to become that
+  of an etcd outside the workers.
 - The launcher's arguments (`--rdzv_backend=etcd`, `--rdzv_endpoint`, `--rdzv_id`, `--nnodes`) go to the main container
   only, with the same values in torchrun's `PET_*` variables. They cannot be left out; arguments and variables of the
   template win over them.
 - `--rdzv_id` is `<name>-<uid8>-<generation>` instead of the job's name, so a new job of an old name starts afresh.
 - `restartPolicy: ExitCode` does not charge disruptions; `Always` does not restart a worker that has finished.
-- A failed job gets the condition Failed, `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work, and
+- A failed job gets the condition Failed; `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work;
   `cleanPodPolicy: None` keeps finished pods only.
 """
 
