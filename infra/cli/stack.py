@@ -225,13 +225,11 @@ def _destroy_in_time(workspace: Workspace, steps: Steps) -> dict[str, int]:
 
     It waits for every pod to end, which takes an overloaded cluster forever; but the cluster is deleted next anyway.
     """
-    from infra.engine import EngineRunError  # noqa: PLC0415
-
     try:
         with steps.step(f"stack {workspace.stack}"):
             summary = workspace.engine().run("destroy", steps.note, within=DESTROYED_WITHIN)
             steps.note(summary.sentence(done=True))
-    except EngineRunError as error:
+    except (TrainyardError, OSError) as error:
         steps.say(f"The stack could not be removed piece by piece; it goes with its cluster. {error}")
         return {}
     return summary.changes

@@ -28,6 +28,9 @@ from infra.local.progress import Progress, Silent
 from infra.local.state import State
 
 CLOUD = "cloud"
+# etcd alone preallocates 64 MB for each of its logs, and a cluster has two etcds (its own, and that of the jobs).
+ROOM_TO_BEGIN = 512 << 20
+ROOM_TO_GO_ON = 32 << 20
 CLOUD_TIMEOUT = 60.0  # seconds; about 1 on two cores
 ENGINES = (*COMPONENTS, "kubelet", "process-runtime")  # the programs that are needed
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -112,6 +115,7 @@ class LocalCluster:
             LocalClusterError: a plain message; running `up` again continues.
         """
         with self._changing():
+            self.state.require_room(ROOM_TO_GO_ON if self.kubeconfig.exists() else ROOM_TO_BEGIN)
             self.state.write_json(self.state.path("images.json"), {"images": images})
             with self._progress.step("control plane"):
                 self.control_plane.start()

@@ -211,6 +211,13 @@ class Processes:
 
     def _fail(self, name: str, what: str) -> None:
         log = self.log_path(name)
+        end = tail(log, lines=60)
+        if "no space left on device" in end.lower():
+            raise LocalClusterError(
+                f"{name} {what}",
+                why=f"the disk is full, says {log}",
+                remedy=f"free some space on the disk of {self._state.directory}, then run the command again: nothing is lost",
+            )
         raise LocalClusterError(
             f"{name} {what}",
             why=f"the end of {log}:\n{tail(log)}",

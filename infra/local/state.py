@@ -3,9 +3,11 @@
 There is no record of processes here: the process table is that record (see `processes`).
 """
 
+import contextlib
 import errno
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ PRIVATE_FILE = 0o600
 SOCKET_PATH_MAX = 107  # bytes: sun_path of unix(7) holds 108 with its terminating zero
 # The longest socket that any part opens below the state folder is the kubelet's; names of nodes are checked when
 # they are known, this one is checked when the folder is opened.
+_ELSEWHERE = "choose another folder: export TRAINYARD_STATE_DIR=<folder>"
 SHORTEST_SOCKET_BELOW = "nodes/n-1/kubelet/pod-resources/kubelet.sock"
 
 
@@ -30,7 +33,7 @@ class State:
     """One cluster's folder; `State(dir)` creates it when needed.
 
     Raises:
-        LocalClusterError: the folder can't be used (foreign, read-only, full, or its path is too long for sockets).
+        LocalClusterError: the folder can't be used (foreign, not to be made, or its path is too long for sockets).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +50,6 @@ class State:
                 )
             if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
                 self.directory.chmod(PRIVATE_FOLDER)
-            self._require_writable()
         self._lock = FileLock(self.path("lock"), mode=PRIVATE_FILE)
 
     def path(self, *parts: str) -> Path:
@@ -141,21 +143,39 @@ class State:
                     note(f"waiting for {who}, which is changing this cluster")
                 lock.acquire()
         try:
-            self.write(holder, f"{os.getpid()}\n")
+            # It is only for the message to who waits: a full disk must not keep a cluster from being ended.
+            with contextlib.suppress(LocalClusterError):
+                self.write(holder, f"{os.getpid()}\n")
             yield
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
 
-    def _require_writable(self) -> None:
-        handle, probe = tempfile.mkstemp(dir=self.directory, prefix=".probe.")
-        try:
-            # A full disk still makes empty files: only written blocks tell.
-            os.write(handle, b"\0" * 65536)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-            Path(probe).unlink()
+    def require_room(self, size: int) -> None:
+        """Make sure that a cluster can write here before it starts to; to look at one or to end it needs no room.
+
+        Args:
+            size: Bytes that must be free.
+
+        Raises:
+            LocalClusterError: the folder is read-only, or less is free.
+        """
+        with self._plain_errors("write to"):
+            handle, probe = tempfile.mkstemp(dir=self.directory, prefix=".probe.")
+            try:
+                # A full disk still makes empty files: only written blocks tell.
+                os.write(handle, b"\0" * 65536)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+                Path(probe).unlink()
+        free = shutil.disk_usage(self.directory).free
+        if free < size:
+            raise LocalClusterError(
+                f"the disk of the state folder {self.directory} is nearly full",
+                why=f"{free >> 20} MiB are free, {size >> 20} MiB are needed",
+                remedy=f"free some space, or {_ELSEWHERE}",
+            )
 
     @contextmanager
     def _plain_errors(self, verb: str) -> Iterator[None]:
@@ -182,7 +202,7 @@ def _reason(error: OSError) -> str:
 
 
 def _remedy(error: OSError, directory: Path) -> str:
-    elsewhere = "choose another folder: export TRAINYARD_STATE_DIR=<folder>"
+    elsewhere = _ELSEWHERE
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"see what fills it (df -h {directory.parent}), free some space, or {elsewhere}"
     return elsewhere

@@ -76,9 +76,10 @@ def test_a_full_disk_is_said_at_the_beginning(short_tmp: Path, monkeypatch: pyte
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    state = State(short_tmp / "state")
     monkeypatch.setattr("os.write", full)
     with pytest.raises(LocalClusterError) as caught:
-        State(short_tmp / "state")
+        state.require_room(1)
     assert "is full" in str(caught.value)
     assert "TRAINYARD_STATE_DIR" in str(caught.value)
 
@@ -87,9 +88,25 @@ def test_a_read_only_file_system_is_said(short_tmp: Path, monkeypatch: pytest.Mo
     def refused(**options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
+    state = State(short_tmp / "state")
     monkeypatch.setattr("tempfile.mkstemp", refused)
     with pytest.raises(LocalClusterError, match="mounted read-only"):
-        State(short_tmp / "state")
+        state.require_room(1)
+
+
+def test_a_nearly_full_disk_is_said_in_figures(state: State) -> None:
+    with pytest.raises(LocalClusterError, match="nearly full") as caught:
+        state.require_room(1 << 60)
+    assert "MiB are free" in caught.value.why
+
+
+def test_a_full_disk_does_not_keep_a_cluster_from_being_ended(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with State(state.directory).lock():
+        pass
 
 
 def test_a_folder_without_permission_is_said(short_tmp: Path) -> None:
