@@ -216,7 +216,7 @@ class Processes:
             raise LocalClusterError(
                 f"{name} {what}",
                 why=f"the disk is full, says {log}",
-                remedy=f"free some space on the disk of {self._state.directory}, then run the command again: nothing is lost",
+                remedy=f"free some space where {self._state.directory} is, then run the command again: nothing is lost",
             )
         raise LocalClusterError(
             f"{name} {what}",
