@@ -169,6 +169,9 @@ class RunPolicyFields(_Model):
     )
 
 
+MAX_WORKERS = 10_000  # names end in four digits, `J-worker-9999`; a slip of the keyboard must not flood a cluster
+
+
 class SchedulingPolicy(_Model):
     """Accepted for compatibility with the upstream API."""
 
@@ -178,7 +181,12 @@ class SchedulingPolicy(_Model):
 class ReplicaSpec(_Model):
     """The workers."""
 
-    replicas: int = Field(default=1, ge=1, description="Wanted number of workers; also what `kubectl scale` sets.")
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_WORKERS,
+        description="Wanted number of workers; also what `kubectl scale` sets.",
+    )
     restart_policy: RestartPolicy = Field(
         default=RestartPolicy.NEVER,
         description="After an exit code other than 0. Never: the job fails. ExitCode: codes from 128 and 75 start a "
@@ -201,11 +209,13 @@ class ElasticJobSpec(RunPolicyFields):
     min_replicas: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_WORKERS,
         description="Fewest workers that train. Unset: the number of replicas, so the job is not elastic.",
     )
     max_replicas: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_WORKERS,
         description="Most workers that train. Unset: the number of replicas, so the job is not elastic.",
     )
     suspend: bool | None = Field(

@@ -35,7 +35,7 @@ _FACTORS = {
 def parse_quantity(quantity: str | float) -> Decimal:
     """A Kubernetes quantity (`500m`, `1.5Gi`, `1e3`, 2) as a number; 0 for what is none (the API server refuses it)."""
     text = str(quantity).strip()
-    number = text.rstrip("numkMGTPEi")
+    number = text.rstrip("numkKMGTPEi")
     try:
         return Decimal(number) * _FACTORS[text[len(number) :]]
     except (InvalidOperation, KeyError):

@@ -34,6 +34,8 @@ from training.controller.planner import (
 from training.controller.records import pod_record
 from training.controller.store import JobRecord, Store
 
+PODS_PER_PASS = 500  # as many as Kubernetes' own Job controller creates in one sync
+
 log = logging.getLogger(__name__)
 
 MOST_EVENTS_WAITING = 1000
@@ -146,7 +148,12 @@ class Executor:
             log.info("deleted the job: its time to live is over", extra={"job": key})
 
     async def _create_pods(self, key: str, job: ElasticJob, creations: Sequence[CreatePod]) -> None:
-        """Slow start: 1, 2, 4 ... at once, so that a job whose pods are refused costs one call and not a thousand."""
+        """Slow start: 1, 2, 4 ... at once, so that a job whose pods are refused costs one call and not a thousand.
+
+        What is left over after a pass follows in the next, which the news of these pods brings about: a large job then
+        neither outlives its deletion nor holds up others.
+        """
+        creations = creations[:PODS_PER_PASS]
         made: list[CreatePod] = []
         size = 1
         try:
@@ -249,6 +256,11 @@ class Executor:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def forget_all(self) -> None:
+        """A new term as leader: what was learned in an earlier one need not be true any more."""
+        for memory in (self._create_errors, self._names_taken, self._told):
+            memory.clear()
 
     def _forget(self, key: str) -> None:
         for memory in (self._create_errors, self._names_taken, self._told):

@@ -38,8 +38,10 @@ from training.controller.records import NodeRecord, PodRecord
 
 DRAIN_WINDOW = timedelta(seconds=300)
 """How long the other workers may go on after the first one has finished."""
-SILENT_NODE_LOST_AFTER = timedelta(seconds=5)
-"""How long a node's readiness may be Unknown, as the cluster says after 40-50 s of silence, before it is given up."""
+SILENT_NODE_LOST_AFTER = timedelta(seconds=10)
+"""How long a node's readiness may be Unknown, as the cluster says after 40-50 s of silence, before it is given up.
+
+Nodes look silent for some seconds after an outage of the API server, too: their heartbeats could not be written."""
 UNREADY_NODE_LOST_AFTER = timedelta(seconds=60)
 """How long a node may call itself not ready (its runtime restarts, say) before it is given up."""
 ACCOUNTED_KEPT = timedelta(minutes=10)
