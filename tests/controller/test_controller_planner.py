@@ -253,7 +253,7 @@ class TestLoss:
         assert (made.status.disruptions, made.status.restarts) == (1, 0)
         assert creates(made) == ["j-worker-0"]
 
-    @pytest.mark.parametrize(("silent", "patience"), [(True, 5), (False, 60)])
+    @pytest.mark.parametrize(("silent", "patience"), [(True, 10), (False, 60)])
     def test_a_node_that_is_not_ready_loses_its_workers_after_a_while(self, silent: bool, patience: int) -> None:
         nodes = {"node-a": replace(NODE, ready=False, not_ready_since=NOW, silent=silent)}
         early = plan(running(1), [pod(0)], nodes, NOW)
