@@ -59,6 +59,7 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
         cluster.wait_running(namespace, 2, "failover-node")
         count = "trainyard_worker_pods"
         eventually("the second has seen it", lambda: waiting.metrics()[count] == first.metrics()[count] == 2)
+        assert waiting.metrics()["trainyard_queue_length"] == 0
         end(first.process, signal.SIGTERM)
         eventually("the second leads and plans", lambda: waiting.metrics()["trainyard_plans_total"] > 0)
         scale = f"{JOBS}/namespaces/{namespace}/elasticjobs/digits/scale"

@@ -60,7 +60,7 @@ class Controller:
     def __init__(self, api: Api, *, namespace: str | None, lease_namespace: str, identity: str) -> None:
         self._api = api
         self._queue = KeyQueue()
-        self._store = Store(api, job_record, self._queue.add, namespace, self._queue.forgive)
+        self._store = Store(api, job_record, self._due, namespace, self._edited)
         self._executor = Executor(api, self._store, identity)
         self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
         self._leading = False
@@ -96,6 +96,7 @@ class Controller:
         while True:
             await self._lease.acquire()
             self._leading = True
+            self._executor.forget_all()
             for key in self._store.jobs.all():
                 self._queue.add(key)
             async with asyncio.TaskGroup() as group:
@@ -106,6 +107,14 @@ class Controller:
                 log.warning("the lease is lost: another controller may lead now, so this one stops acting")
                 for task in tasks:
                     task.cancel()
+
+    def _due(self, key: str, delay: float) -> None:
+        if self._leading:  # one that waits would gather the keys of all jobs there ever were; the new leader takes all
+            self._queue.add(key, delay)
+
+    def _edited(self, key: str) -> None:
+        if self._leading:
+            self._queue.forgive(key)
 
     async def _work(self) -> None:
         while True:
