@@ -16,12 +16,12 @@ from pulumi_kubernetes.core.v1 import (
     ServiceAccount,
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
-from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, RoleRefArgs, SubjectArgs
+from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRefArgs, SubjectArgs
 
 from infra.in_cluster.pods import OwnPods, pod_field, restricted_container, restricted_pod
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.crd import custom_resource_definition
-from training.controller.rbac import rules
+from training.controller.rbac import cluster_rules, lease_rules
 
 _NAME = "elastic-controller"
 _LABELS = {"app.kubernetes.io/name": _NAME, "app.kubernetes.io/managed-by": "trainyard"}
@@ -40,14 +40,7 @@ class ElasticController(pulumi.ComponentResource):
             definition["metadata"]["name"], metadata=definition["metadata"], spec=definition["spec"], opts=child
         )
         account = ServiceAccount(_NAME, metadata=metadata, opts=child)
-        role = ClusterRole(_NAME, metadata=ObjectMetaArgs(name=_NAME, labels=_LABELS), rules=rules(), opts=child)
-        binding = ClusterRoleBinding(
-            _NAME,
-            metadata=ObjectMetaArgs(name=_NAME, labels=_LABELS),
-            role_ref=RoleRefArgs(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name=_NAME),
-            subjects=[SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=pods.namespace)],
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[role, account]),
-        )
+        rights = _Rights(account=account, namespace=pods.namespace, parent=self)
         Deployment(
             _NAME,
             metadata=metadata,
@@ -66,9 +59,36 @@ class ElasticController(pulumi.ComponentResource):
                     ),
                 ),
             ),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[crd, binding]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[crd, *rights.bindings]),
         )
         self.register_outputs({})
+
+
+class _Rights:
+    """What the controller may do: on jobs and pods everywhere, on its Lease in its own namespace only."""
+
+    def __init__(
+        self, *, account: ServiceAccount, namespace: pulumi.Input[str], parent: pulumi.ComponentResource
+    ) -> None:
+        anywhere = ObjectMetaArgs(name=_NAME, labels=_LABELS)
+        at_home = ObjectMetaArgs(name=_NAME, namespace=namespace, labels=_LABELS)
+        subjects = [SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=namespace)]
+        child = pulumi.ResourceOptions(parent=parent)
+        roles = [
+            ClusterRole(_NAME, metadata=anywhere, rules=cluster_rules(), opts=child),
+            Role(_NAME, metadata=at_home, rules=lease_rules(), opts=child),
+        ]
+        bound = pulumi.ResourceOptions(parent=parent, depends_on=[account, *roles])
+        self.bindings = [
+            ClusterRoleBinding(
+                _NAME, metadata=anywhere, role_ref=_reference("ClusterRole"), subjects=subjects, opts=bound
+            ),
+            RoleBinding(_NAME, metadata=at_home, role_ref=_reference("Role"), subjects=subjects, opts=bound),
+        ]
+
+
+def _reference(kind: str) -> RoleRefArgs:
+    return RoleRefArgs(api_group="rbac.authorization.k8s.io", kind=kind, name=_NAME)
 
 
 def _container(image: str) -> ContainerArgs:

@@ -32,6 +32,7 @@ TRAINYARD = Path(sys.executable).with_name("trainyard")
 EXAMPLE = CHECKOUT / "training/examples/digits.yaml"
 NUM_TRAINING_IMAGES = 1500
 EPOCHS = 5
+RESOURCES = 25
 
 
 class Stack:
@@ -144,17 +145,17 @@ def stack() -> Iterator[Stack]:
 
 def test_up_brings_the_whole_stack_up(stack: Stack) -> None:
     result = stack.json("up")
-    assert result["changes"] == {"create": 23}
+    assert result["changes"] == {"create": RESOURCES}
     assert [step["step"] for step in result["steps"]] == ["engines", "control plane", "4 nodes", "stack local"]
     assert stack.json("status")["healthy"] is True
 
 
 def test_a_second_up_changes_nothing_and_so_does_plain_pulumi(stack: Stack) -> None:
-    assert stack.json("up")["changes"] == {"same": 23}
-    assert stack.json("preview")["changes"] == {"same": 23}
-    assert "23 unchanged" in stack.shell("pulumi preview -s local --non-interactive --expect-no-changes")
-    assert "23 unchanged" in stack.shell("pulumi refresh -s local --yes --skip-preview --non-interactive")
-    assert "23 unchanged" in stack.shell("pulumi up -s local --yes --skip-preview --non-interactive")
+    assert stack.json("up")["changes"] == {"same": RESOURCES}
+    assert stack.json("preview")["changes"] == {"same": RESOURCES}
+    assert f"{RESOURCES} unchanged" in stack.shell("pulumi preview -s local --non-interactive --expect-no-changes")
+    assert f"{RESOURCES} unchanged" in stack.shell("pulumi refresh -s local --yes --skip-preview --non-interactive")
+    assert f"{RESOURCES} unchanged" in stack.shell("pulumi up -s local --yes --skip-preview --non-interactive")
 
 
 def test_kubectl_shows_what_a_real_cluster_would(stack: Stack) -> None:
@@ -261,7 +262,7 @@ def test_the_control_plane_is_restarted_in_the_middle_of_a_job_without_loss(stac
     pods = sorted(stack.kubectl(*uids).split())
     for part in stack.json("status")["processes"]:
         os.kill(part["pid"], signal.SIGKILL)
-    assert stack.json("up")["changes"] == {"same": 23}
+    assert stack.json("up")["changes"] == {"same": RESOURCES}
     assert stack.json("submit", str(stack.job_file("restart")), "--wait")["jobs"][0]["state"] == "Succeeded"
     assert sorted(stack.kubectl(*uids).split()) == pods
     stack.assert_each_image_was_used_once_in_each_epoch("restart")
@@ -271,7 +272,7 @@ def test_two_ups_at_once_take_turns(stack: Stack) -> None:
     both = [stack.start("up", "--json") for _ in range(2)]
     answers = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
-    assert all(json.loads(out)["changes"] == {"same": 23} for out, _ in answers)
+    assert all(json.loads(out)["changes"] == {"same": RESOURCES} for out, _ in answers)
 
 
 def test_plain_pulumi_destroy_leaves_nothing(stack: Stack) -> None:
@@ -292,7 +293,7 @@ def test_a_killed_up_is_finished_by_the_next(stack: Stack, seconds: float) -> No
     changes = stack.json("up")["changes"]
     assert "delete" not in changes
     assert "replace" not in changes
-    assert stack.json("preview")["changes"] == {"same": 23}
+    assert stack.json("preview")["changes"] == {"same": RESOURCES}
 
 
 def test_down_leaves_no_process_no_port_and_no_file_outside_the_state_folder(stack: Stack) -> None:

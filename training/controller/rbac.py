@@ -32,11 +32,6 @@ def lease_rules() -> list[dict[str, Any]]:
     ]
 
 
-def rules() -> list[dict[str, Any]]:
-    """All of them, for a ClusterRole alone."""
-    return cluster_rules() + lease_rules()
-
-
 def _rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict[str, Any]:
     rule: dict[str, Any] = {"apiGroups": [group], "resources": resources, "verbs": verbs}
     return rule | {"resourceNames": names} if names else rule
