@@ -21,6 +21,7 @@ _SETTLED = 3
 """Steps in one world after which training counts as under way."""
 _STRAGGLERS = timedelta(seconds=0.5)
 """How much later than another's a worker's line may arrive: the logs are read from different nodes."""
+LAST_WORKERS_JOIN = timedelta(seconds=15)
 TRAINING_STARTS = timedelta(minutes=3)
 TRAINING_GOES_ON = timedelta(minutes=3)
 
@@ -76,8 +77,11 @@ class Observer:
         """All lines that name a world: steps, resumes, rendezvous."""
         self.finished: Progress | None = None
 
-    def until_training(self) -> Progress:
+    def until_training(self, world_size: int = 1) -> Progress:
         """Wait until several steps are made in one world; the latest step.
+
+        Args:
+            world_size: a world of this size is waited for a little longer: a worker may still be on its way.
 
         Raises:
             DrillError: no steps in time, or the job has ended already.
@@ -91,7 +95,9 @@ class Observer:
                 f"job {self._job} made no {_SETTLED} steps in one world within {TRAINING_STARTS}. Look at its workers:"
                 f" kubectl get pods -l elastic.pytorch.org/job-name={self._job}"
             )
-        return latest
+        if latest.fields["world_size"] < world_size:
+            self._read(LAST_WORKERS_JOIN, lambda: bool(self._in_world_of(world_size) or self.finished))
+        return self._settled() or latest
 
     def through(self, fault: str, victim: str, inject: Callable[[], float]) -> Result:
         """Inject a fault and watch until training goes on in another world.
@@ -133,6 +139,10 @@ class Observer:
         """Read on until the job says that it has finished; None if it did not in time."""
         self._read(timeout, lambda: self.finished is not None)
         return self.finished
+
+    def _in_world_of(self, world_size: int) -> bool:
+        latest = self._settled()
+        return latest is not None and latest.fields["world_size"] >= world_size
 
     def _settled(self) -> Progress | None:
         """The latest step, where the last few were made in one world and the job still makes them."""

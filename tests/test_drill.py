@@ -181,6 +181,12 @@ def test_training_that_does_not_begin_is_told(lines: list[Progress]) -> None:
         Observer("digits", Script(*lines), since=START).until_training()
 
 
+def test_a_worker_that_is_on_its_way_is_waited_for() -> None:
+    two, three = steps(1, 5, START, generation=1, world=2), steps(6, 5, START + 6, generation=2, world=3)
+    assert Observer("digits", Script(*two, *three), since=START).until_training(3).fields["world_size"] == 3
+    assert Observer("digits", Script(*two), since=START).until_training(3).fields["world_size"] == 2
+
+
 def test_a_job_that_has_finished_cannot_be_disturbed() -> None:
     observer = Observer("digits", Script(*steps(1, 9, 10, 1), finished(20), *steps(1, 9, START, 1)), since=START)
     with pytest.raises(DrillError, match="job digits has finished: there is nothing left to disturb"):

@@ -217,7 +217,8 @@ def _observe(
     with workspace.jobs().follow(job) as follower:
         observer = Observer(job, follower)
         with steps.step(f"job {job} training"):
-            latest = observer.until_training()
+            wanted = next(found["desired"] for found in workspace.jobs().summaries() if found["job"] == job)
+            latest = observer.until_training(wanted)
             steps.note(f"{latest.fields['world_size']} workers")
         with steps.step(f"drill {fault}"):
             victim = choose()
