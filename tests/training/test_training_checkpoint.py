@@ -1,5 +1,6 @@
 """A checkpoint is whole or absent, whatever happens while it is written, and only the newest world writes."""
 
+import hashlib
 import json
 import logging
 import os
@@ -75,9 +76,15 @@ def edit_the_manifest(path: Path) -> None:
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
+def forget_the_state(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))
+
+
 @pytest.mark.parametrize(
     ("damage", "file"),
     [
+        (forget_the_state, MANIFEST),
         (truncate, STATE),
         (flip_a_bit, STATE),
         (lose_the_state, STATE),
@@ -230,6 +237,34 @@ def test_a_full_disk_is_told_plainly_and_leaves_nothing(tmp_path: Path, monkeypa
     assert names(tmp_path) == ["step-000000010"]
 
 
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(10, state(10))
+
+    with pytest.raises(CheckpointError, match=r"step-000000020 was not written, because it could not be loaded"):
+        folder.save(20, {"path": tmp_path})
+    with pytest.raises(CheckpointError, match="their state_dict"):
+        folder.save(20, {"function": lambda: None})
+
+    assert names(tmp_path) == ["step-000000010"]
+
+
+def test_a_folder_that_cannot_be_claimed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: int) -> None:
+        raise OSError(13, "Permission denied")
+
+    folder = CheckpointFolder(tmp_path, writer=Writer(run="r", generation=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", denied)
+        with pytest.raises(CheckpointError, match=r"cannot be written: Permission denied; check its mount"):
+            folder.claim()
+    assert names(tmp_path) == []
+
+    (tmp_path / ".fence.json-1234").write_text("left by a crash")
+    folder.claim()
+    assert names(tmp_path) == ["fence.json"]
+
+
 def test_a_checkpoint_is_data_and_never_code(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
 
@@ -238,7 +273,12 @@ def test_a_checkpoint_is_data_and_never_code(tmp_path: Path) -> None:
             return (os.mkdir, (str(marker),))
 
     folder = CheckpointFolder(tmp_path / "checkpoints")
-    folder.save(10, {"evil": Evil()})
+    path = folder.save(10, state(10))
+    torch.save({"evil": Evil()}, path / STATE)
+    data = (path / STATE).read_bytes()
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"][STATE] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / MANIFEST).write_text(json.dumps(manifest))
     newest = folder.newest()
     assert newest is not None
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -98,6 +98,13 @@ def test_orders_of_epochs_and_seeds_are_unlike_each_other() -> None:
     assert max(matches) < 10  # about 1 of 1000 positions agree by chance
 
 
+def test_who_changes_a_batch_does_not_change_the_next_look_at_it() -> None:
+    cursor = SampleCursor(num_samples=100, global_batch=10, seed=1)
+    before = cursor.batch(3).copy()
+    cursor.batch(3)[:] = 0
+    assert cursor.batch(3).tolist() == before.tolist()
+
+
 def test_hash64_depends_on_each_number_and_their_order() -> None:
     assert len({hash64(1, 2), hash64(2, 1), hash64(1), hash64(1, 2, 0), hash64(-1)}) == 5
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.main import MANY_RESTARTS, UsageError, command_id, parse
+from training.launch.main import MANY_RESTARTS, UsageError, _num_workers, command_id, parse
 from training.launch.workers import job_of
 
 
@@ -36,6 +36,8 @@ def test_options_are_those_of_torchrun(script: str) -> None:
 def test_etcd_is_served_by_the_v3_handler_with_a_notice(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     parse([*ETCD, script])
     assert "backend 'etcd' is served by 'etcd-v3'" in capsys.readouterr().err
+    assert parse(["--rdzv-backend=etcd-v2", "--rdzv-endpoint=h:1", "--nnodes=1:3", script]).max_restarts
+    assert "backend 'etcd-v2' is served by 'etcd-v3'" in capsys.readouterr().err
     parse(["--rdzv-backend=etcd-v3", "--rdzv-endpoint=h:1", script])
     assert capsys.readouterr().err == ""
 
@@ -47,6 +49,25 @@ def test_an_elastic_job_restarts_as_often_as_it_makes_progress(script: str, monk
     assert parse([*ETCD, "--nnodes=1:3", "--max-restarts=0", script]).max_restarts == 0
     monkeypatch.setenv("PET_MAX_RESTARTS", "7")
     assert parse([*ETCD, "--nnodes=1:3", script]).max_restarts == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ([], 1),
+        (["--nproc-per-node=4"], 4),
+        (["--nproc_per_node", "2", "--nnodes=3"], 2),
+        (["--nproc-per-node", "auto"], os.cpu_count()),
+        (["--nproc-per-node"], 1),
+    ],
+)
+def test_the_number_of_workers_is_known_before_torch_is(
+    script: str, monkeypatch: pytest.MonkeyPatch, options: list[str], number: int
+) -> None:
+    assert _num_workers([script]) == 1
+    assert _num_workers([*options] if options[-1:] == ["--nproc-per-node"] else [*options, script]) == number
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
+    assert _num_workers([script]) == 3
 
 
 def test_variables_stand_for_options(script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """What workers say about themselves: notices, lost peers, progress lines."""
 
+import io
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,14 @@ from training.launch.peers import is_lost_peer
 from training.metrics.progress import PROGRESS_FILE, emit, report_step
 
 
+class Busy(io.StringIO):
+    def write(self, _: str) -> int:
+        raise RuntimeError("reentrant call")
+
+    def flush(self) -> None:
+        raise RuntimeError("reentrant call")
+
+
 def test_sigterm_is_a_request_and_not_the_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -21,8 +31,10 @@ def test_sigterm_is_a_request_and_not_the_end(
     try:
         notices.listen()
         assert not notices.preemption_requested()
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        with monkeypatch.context() as patch:  # the signal may interrupt a write to sys.stdout, which is not reentrant
+            patch.setattr(sys, "stdout", Busy())
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
         assert notices.preemption_requested()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -40,12 +52,18 @@ def test_progress_is_one_json_object_per_line(capfd: pytest.CaptureFixture[str])
 
 def test_the_agent_hears_how_far_the_worker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PROGRESS_FILE, raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     report_step(1)  # without a launcher: nothing happens
     monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "progress"))
     report_step(7)
     assert (tmp_path / "progress").read_text() == "7"
     monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "gone" / "progress"))
     report_step(8)  # the launcher is going: no reason to fail
+    monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "progress"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    report_step(9)  # one of a node speaks for all
+    assert (tmp_path / "progress").read_text() == "7"
+    assert [path.name for path in tmp_path.iterdir()] == ["progress"]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +78,19 @@ def test_the_agent_hears_how_far_the_worker_is(tmp_path: Path, monkeypatch: pyte
 )
 def test_the_loss_of_a_peer_is_told_from_our_own_faults(error: Exception, lost: bool) -> None:
     assert is_lost_peer(error) == lost
+
+
+@pytest.mark.parametrize(
+    ("codes", "decisive"),
+    [
+        ([1, 78], 78),
+        ([75, -15, 64], 64),
+        ([-15, 75, 1], 75),
+        ([-9, 1], -9),
+    ],
+)
+def test_the_code_that_says_most_counts(codes: list[int], decisive: int) -> None:
+    assert exit_codes.decisive(codes) == decisive
 
 
 def test_exit_codes_are_those_of_the_contract() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -21,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
 from training.launch.etcd_client import Endpoint, EtcdClient, EtcdUnreachableError, KeyValue
+from training.launch.etcd_store import EtcdStore
 from training.launch.membership import GENERATION, RUN, EtcdRendezvousHandler, State, StateHolder, decode, encode
 from training.launch.presence import Presence
 from training.launch.rendezvous import Options, backend, create_handler
@@ -67,12 +69,20 @@ def test_options_come_as_text_and_the_command_line_wins_over_the_environment(tmp
         ({"user": "job"}, "`user` and `password`"),
         ({"protocol": "ftp"}, "neither http nor https"),
         ({"protocol": "http", "server_name": "x"}, "write https"),
+        ({"lease": "inf"}, "lease=inf in --rdzv-conf is not a positive number, or is too large"),
+        ({"join_timeout": "1e300"}, "join_timeout=1e300"),
+        ({"keep_alive_max_attempt": "inf"}, "keep_alive_max_attempt=inf"),
+        ({"user": "job", "password_file": "/"}, "password_file=/: there is no such file"),
         ({"lease": "60"}, "lease=60 must be longer than join_timeout=600"),
     ],
 )
 def test_mistakes_in_options_are_told(config: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         options(config)
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in repr(options({"user": "job", "password": "secret"}))
 
 
 def test_the_entry_point_returns_the_function_that_makes_handlers() -> None:
@@ -179,6 +189,9 @@ class MemoryEtcd:
     def keep_lease(self, lease: int) -> bool:
         self._check()
         return lease in self.leases
+
+    def hurry(self, time_left: timedelta) -> None:
+        pass
 
     def local_address(self) -> str:
         return "127.0.0.1"
@@ -428,6 +441,105 @@ def test_a_node_whose_workers_failed_is_told_apart_from_one_that_left(etcd: Memo
     assert [info.world_size for info in infos] == [3, 3, 3]
     for node in nodes:
         node.leave()
+
+
+@pytest.mark.parametrize(
+    ("world", "changes", "expected"),
+    [
+        ({A: 0, B: 1}, {}, ""),
+        ({A: 0, B: 1}, {"wait_list": {C}}, ""),  # the world is full: who waits is a spare
+        ({A: 0}, {"wait_list": {C}}, "joined"),
+        ({A: 0, B: 1}, {"participants": {A: 0}}, "left"),
+        ({A: 0, B: 1}, {"participants": {A: 0}, "wait_list": {C}}, "left"),
+        ({A: 0, B: 1}, {"participants": {A: 0}, "returning": {B}}, "regroup"),
+        ({A: 0, B: 1}, {"participants": {A: 0}, "lost": {B}}, "lost"),
+        ({A: 0, B: 1}, {"participants": {B: 1}}, "evicted"),
+        ({A: 1}, {}, "left"),  # rank 0 left before we saw the complete round
+        ({A: 1}, {"returning": {B}}, "regroup"),
+        ({A: 0, B: 1}, {"closed": True, "outcome": "failed"}, "closed"),
+        ({A: 0, B: 1}, {"closed": True, "outcome": "finished"}, ""),
+    ],
+)
+def test_what_has_become_of_the_world(
+    etcd: MemoryEtcd, world: dict[NodeDesc, int], changes: dict[str, Any], expected: str
+) -> None:
+    node = handler(etcd, nnodes=(1, 2))
+    node._this_node, node._world = A, set(world)
+    state = State()
+    state.round, state.complete, state.participants = 3, True, dict(world)
+    for name, value in changes.items():
+        setattr(state, name, value)
+    etcd.put(node._holder._key, encode(state, "w"))
+    node._holder.sync()
+
+    assert node.change() == expected
+    node.expects_joiners = False
+    assert node.change() == ("" if expected == "joined" else expected)
+
+
+def test_of_three_nodes_for_two_places_one_is_spare_through_failures_and_losses(etcd: MemoryEtcd) -> None:
+    nodes = [handler(etcd, nnodes=(1, 2), last_call_timeout="5") for _ in range(3)]
+    stop = threading.Event()
+
+    def live(node: Any, num_failures: int) -> list[int]:
+        """Stay in the job as an agent does; workers fail so many times."""
+        generations: list[int] = []
+        while not stop.is_set():
+            node.next_rendezvous()
+            generations.append(node.generation)
+            failing_at = time.monotonic() + 1 if num_failures > 0 else float("inf")
+            num_failures -= 1
+            while not stop.is_set() and not node.num_nodes_waiting() and time.monotonic() < failing_at:
+                time.sleep(0.02)
+        return generations
+
+    def end() -> None:
+        time.sleep(6)
+        stop.set()
+        for node in nodes:
+            node.close("finished")
+
+    results = together(*[lambda node=node: live(node, 1) for node in nodes], end, seconds=40)
+
+    worlds = {generation for result in results[:3] if isinstance(result, list) for generation in result}
+    assert len(worlds) <= 4, "rounds without end"  # the first, and one for each failure
+    assert sum(isinstance(result, Exception) for result in results) <= 1  # the spare, when the job is closed
+
+
+def test_a_node_lost_after_the_round_is_not_waited_for(etcd: MemoryEtcd) -> None:
+    """Rank 0 vanishes before it has told its address; the other must not wait for it until the store's time is up."""
+    first, second = handler(etcd), handler(etcd)
+    lost, survivor = sorted((first, second), key=lambda node: cast(NodeDesc, node._this_node))
+
+    def vanish(*_: Any) -> Any:
+        lost.leave()
+        raise InterruptedError
+
+    lost._open_worker_store = vanish
+    error, info = together(lost.next_rendezvous, survivor.next_rendezvous)
+
+    assert isinstance(error, InterruptedError)
+    assert info.world_size == 1
+    assert survivor.generation == 2
+    survivor.leave()
+
+
+def test_a_store_waits_for_an_etcd_that_is_away(etcd: MemoryEtcd) -> None:
+    store = EtcdStore(cast(EtcdClient, etcd), "store/")
+
+    def later() -> None:
+        time.sleep(0.3)
+        etcd.down = False
+        store.set("key", b"value")
+
+    etcd.down = True
+    assert together(lambda: store.get("key"), later)[0] == b"value"
+
+    store.set_timeout(timedelta(seconds=0.3))
+    etcd.down = True
+    for call in (lambda: store.get("key"), lambda: store.set("key", b"")):
+        with pytest.raises(DistStoreError, match="etcd is down"):
+            call()
 
 
 def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> None:

@@ -19,6 +19,8 @@ LAUNCHER = """
 import json, os, sys
 from datetime import timedelta
 from training.launch.template import Job, Template, run_job
+import logging
+logging.basicConfig(format="launcher: %(message)s")
 template = Template.fork(["json", "numpy", "no_such_module"])
 if isinstance(template, Job):
     run_job(template)
@@ -102,12 +104,15 @@ def test_a_worker_looks_like_a_program_of_its_own(shared: Launcher) -> None:
         threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
         unclosed = open("unclosed.txt", "w")
         unclosed.write("kept")
+        import logging
+        logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
         print(json.dumps({
             "name": __name__, "file": os.path.basename(__file__), "argv": sys.argv,
             "path0": sys.path[0], "rank": os.environ["RANK"], "own_session": os.getsid(0) == os.getpid(),
             "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "stdin": sys.stdin.read(),
-            "preloaded": "numpy" in sys.modules, "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:4],
+            "preloaded": "numpy" in sys.modules, "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
         }))
+        logging.info("logged")
     """
     status, output, errors = shared.run(script, "--lr", "1")
 
@@ -122,9 +127,9 @@ def test_a_worker_looks_like_a_program_of_its_own(shared: Launcher) -> None:
         "sigterm": True,
         "stdin": "",
         "preloaded": True,
-        "descriptors": [0, 1, 2, 3],
+        "descriptors": [0, 1, 2, 3, 4],  # the third is the unclosed file, the fourth reads this list
     }
-    assert output[1:] == ["thread", "exit function"]
+    assert output[1:] == ["logged", "thread", "exit function"]
     assert (shared.folder / "unclosed.txt").read_text() == "kept"
 
 
@@ -153,11 +158,88 @@ def test_a_module_runs_as_with_python_m(shared: Launcher) -> None:
     assert (status, output) == (0, [f"__main__ ['x'] {shared.folder}"])
 
 
+def test_an_idle_executor_does_not_keep_a_worker(shared: Launcher) -> None:
+    script = """
+        from concurrent.futures import ThreadPoolExecutor
+        executor = ThreadPoolExecutor(1)
+        executor.submit(print, "submitted")
+        executor.submit(print, "queued")
+    """
+    assert shared.run(script) == (0, ["submitted", "queued"], "")
+
+
+def test_a_program_may_have_a_package_of_our_name(launcher: Launcher) -> None:
+    launcher.run("")  # the launcher has found ours
+    (launcher.folder / "training").mkdir()
+    (launcher.folder / "training" / "__init__.py").write_text("mine = 'mine'")
+
+    assert launcher.run("import training; print(training.mine)") == (0, ["mine"], "")
+
+
+def test_a_program_without_such_a_package_finds_ours(shared: Launcher) -> None:
+    assert shared.run("from training.launch import exit_codes; print(exit_codes.PREEMPTED)") == (0, ["75"], "")
+
+
 def test_workers_do_not_share_random_numbers(shared: Launcher) -> None:
     script = "import random, numpy; print(random.random(), numpy.random.rand())"
     numbers = [number for _ in range(2) for number in shared.run(script)[1][0].split()]
 
     assert len(set(numbers)) == 4
+
+
+# Run as `python slow.py`; prints what became of a template and its job.
+SLOW = """
+import os, signal, sys, time
+from datetime import timedelta
+from pathlib import Path
+from training.launch.template import Job, Template, run_job
+Path("slow_module.py").write_text("import time; time.sleep(1)")
+Path("threaded_module.py").write_text("import threading, time; threading.Thread(target=time.sleep, args=(9,)).start()")
+Path("job.py").write_text("open('ran', 'a').write('ran ')")
+sys.path.insert(0, os.getcwd())
+template = Template.fork([sys.argv[1]])
+if isinstance(template, Job):
+    run_job(template)
+job = Job(program="job.py", is_module=False, args=(), environment=dict(os.environ), directory=os.getcwd())
+if sys.argv[2] == "wait":
+    print(template.wait_until_ready(timedelta(seconds=float(sys.argv[3]))), template.alive)
+else:
+    if sys.argv[2] == "freeze":
+        assert template.wait_until_ready()
+        os.kill(template.pid, signal.SIGSTOP)
+    try:
+        template.start(job, 1, 2, timedelta(seconds=float(sys.argv[3])))
+    except ChildProcessError as error:
+        print(error, template.alive, template.status(1))
+time.sleep(2)
+print(Path("ran").exists(), Path(f"/proc/{template.pid}").exists())
+template.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        ("slow_module wait 0.2", "False False"),
+        ("slow_module start 0.2", "the process that starts workers has died or does not answer False -9"),
+        ("json freeze 0.2", "the process that starts workers has died or does not answer False -9"),
+        ("threaded_module wait 30", "False False"),
+    ],
+)
+def test_a_template_that_is_late_is_ended_and_starts_nothing_later(tmp_path: Path, arguments: str, output: str) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "slow.py", *arguments.split()]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [output, "False False"]
+    assert ("has started threads" in done.stderr) == (arguments.split(maxsplit=1)[0] == "threaded_module")
 
 
 def is_running(pid: int) -> bool:

@@ -10,7 +10,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.run import get_args_parser
 
-from training.launch import torch_private
+from training.launch import python_private, torch_private
 
 
 @pytest.mark.parametrize("name", torch_private.HANDLER_METHODS)
@@ -32,6 +32,45 @@ def test_the_agent_has_the_methods_that_ours_overrides(name: str) -> None:
 def test_the_agent_has_the_attributes_that_ours_reads(name: str) -> None:
     sources = "".join(inspect.getsource(cls) for cls in LocalElasticAgent.__mro__ if cls is not object)
     assert f"self.{name}" in sources
+
+
+@pytest.mark.parametrize("name", torch_private.EXECUTOR_ATTRIBUTES)
+def test_the_executor_has_the_attributes_that_ours_reads(name: str) -> None:
+    assert name in inspect.getsource(torch_private.OpExecutor.__init__) + "".join(
+        torch_private.OpExecutor.__annotations__
+    )
+
+
+@pytest.mark.parametrize("name", torch_private.EXECUTOR_METHODS)
+def test_the_executor_has_the_methods_that_ours_overrides(name: str) -> None:
+    assert callable(getattr(torch_private.OpExecutor, name))
+
+
+@pytest.mark.parametrize("name", torch_private.CONTEXT_ATTRIBUTES)
+def test_the_context_of_processes_has_the_attributes_that_the_agent_reads(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(multiprocessing_api.SubprocessContext.__init__)
+
+
+def test_the_context_of_processes_ends_siblings_by_the_method_that_the_agent_replaces() -> None:
+    assert torch_private.CONTEXT_METHODS == ("close",)
+    assert "self.close()" in inspect.getsource(multiprocessing_api.SubprocessContext._poll)
+    parameters = list(inspect.signature(multiprocessing_api.PContext.close).parameters)
+    assert parameters == ["self", "death_sig", "timeout"]
+
+
+@pytest.mark.parametrize("name", torch_private.SUBPROCESS_ATTRIBUTES)
+def test_the_handle_on_a_worker_has_the_attributes_that_ours_reads(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(SubprocessHandler.__init__)
+
+
+@pytest.mark.parametrize("name", torch_private.SUBPROCESS_METHODS)
+def test_the_handle_on_a_worker_has_the_methods_that_ours_overrides(name: str) -> None:
+    assert callable(getattr(SubprocessHandler, name))
+
+
+def test_the_interpreter_has_the_functions_that_end_it() -> None:
+    assert callable(python_private.end_threads)
+    assert callable(python_private.run_exit_functions)
 
 
 def test_a_node_is_address_number_number_and_sorts_by_them() -> None:

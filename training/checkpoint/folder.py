@@ -12,11 +12,18 @@ fsync the parent. After a crash at any point the folder holds the previous check
 trust nothing: `newest` verifies sizes and digests, and skips what does not match with a warning that names the file.
 
 Fence: after a partition or a freeze a process of an old world may still be training. Every world claims the folder
-before its first step (`claim`), and a writer whose generation is older than the newest claim is refused. The claim is a
-file: between looking and renaming there is a moment in which a newer claim can arrive; what an old world can then still
-do is add one complete checkpoint of a step that it really made.
+before its first step (`claim`), and a writer that sees a newer claim is refused. Claims are a file, which is looked at
+and then written or relied upon: there are moments between. In them
 
-Loading uses `torch.load(weights_only=True)`: a checkpoint is data and cannot run code.
+* an old world that was about to publish adds one complete checkpoint, of a step that it really made, and deletes what
+  is then beyond `keep`;
+* an old world that was about to claim replaces the newer claim. The newer world is refused at its next save, ends, and
+  its launcher starts it again from the newest checkpoint, with a newer generation.
+
+Neither leaves a checkpoint that is not whole, nor two worlds that go on writing.
+
+Loading uses `torch.load(weights_only=True)`: a checkpoint is data and cannot run code. So `save` refuses what could not
+be loaded that way.
 """
 
 import contextlib
@@ -46,6 +53,7 @@ MANIFEST: Final = "manifest.json"
 FENCE: Final = "fence.json"
 _NAME = re.compile(r"^step-(\d+)$")
 _SAVING = ".saving-"
+_CLAIMING = f".{FENCE}-"
 _DAMAGED = ".damaged-"
 
 
@@ -132,16 +140,28 @@ class CheckpointFolder:
 
         Raises:
             StaleWriterError: a newer world of the same run was faster.
+            CheckpointError: the disk refuses.
         """
         self._check_fence()
         data = json.dumps({"run": self._writer.run, "generation": self._writer.generation}).encode()
-        temporary = self.root / f".{FENCE}-{secrets.token_hex(4)}"
-        _write_synced(temporary, data)
-        temporary.rename(self.root / FENCE)
-        _sync_folder(self.root)
+        temporary = self.root / f"{_CLAIMING}{secrets.token_hex(4)}"
+        try:
+            _write_synced(temporary, data)
+            temporary.rename(self.root / FENCE)
+            _sync_folder(self.root)
+            leftovers = [path for path in self.root.iterdir() if path.name.startswith((_SAVING, _CLAIMING))]
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"the checkpoint folder {self.root} cannot be written: {error.strerror}; check its mount, owner and "
+                "free space"
+            ) from error
         self._claimed = True
-        for leftover in self.root.glob(f"{_SAVING}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in leftovers:
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Publish a checkpoint; when this returns it survives a crash of the machine.
@@ -157,13 +177,12 @@ class CheckpointFolder:
 
         Raises:
             StaleWriterError: a newer world has claimed the folder.
-            CheckpointError: the disk refuses.
+            CheckpointError: the disk refuses, or the state holds something that `Checkpoint.load` would refuse.
         """
         self._check_fence()
         target = self.root / f"step-{step:09d}"
         temporary = self.root / f"{_SAVING}{step:09d}-{secrets.token_hex(4)}"
-        buffer = io.BytesIO()
-        torch.save(dict(state), buffer)
+        buffer = _loadable(state, target)
         try:
             temporary.mkdir()
             _write_synced(temporary / STATE, buffer.getbuffer())
@@ -268,6 +287,8 @@ def verify(path: Path, *, contents: bool = True) -> Writer:
         raise CheckpointError(f"{manifest_path} is missing: the checkpoint was never completed") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{manifest_path} is damaged ({type(error).__name__}: {error})") from error
+    if STATE not in files:
+        raise CheckpointError(f"{manifest_path} is damaged: it does not name {STATE}")
     for name, (size, digest) in files.items():
         file = path / Path(name).name
         try:
@@ -279,6 +300,21 @@ def verify(path: Path, *, contents: bool = True) -> Writer:
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     return writer
+
+
+def _loadable(state: Mapping[str, Any], target: Path) -> io.BytesIO:
+    """The state as bytes that can be loaded again, which is tried: the next world must not be the first to find out."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(dict(state), buffer)
+        buffer.seek(0)
+        torch.load(buffer, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"checkpoint {target} was not written, because it could not be loaded: {error}\nSave tensors, numbers, "
+            "texts and containers of them (for your own objects their state_dict)"
+        ) from error
+    return buffer
 
 
 def _digest(file: Path) -> str:

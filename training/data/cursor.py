@@ -11,6 +11,7 @@ holds for losses that are sums over samples; BatchNorm, which looks at the other
 matter.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,8 +57,8 @@ class SampleCursor:
     def batch(self, step: int) -> Ids:
         """Ids of all samples of a step, shape [<= global_batch]."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = epoch_order(self.num_samples, self.seed, epoch)
-        return order[position * self.global_batch : (position + 1) * self.global_batch]
+        order = _last_order(self.num_samples, self.seed, epoch)
+        return order[position * self.global_batch : (position + 1) * self.global_batch].copy()
 
     def num_samples_before(self, step: int) -> int:
         """Samples consumed by all steps before this one, over all epochs."""
@@ -112,6 +113,12 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> Ids:
     with np.errstate(over="ignore"):
         keys = _splitmix64(start + ids * _GOLDEN)
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+@functools.lru_cache(maxsize=2)
+def _last_order(num_samples: int, seed: int, epoch: int) -> Ids:
+    """The order of an epoch, made once for all its steps."""
+    return epoch_order(num_samples, seed, epoch)
 
 
 def hash64(*numbers: int) -> int:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFolder, Writer
+from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFolder, StaleWriterError, Writer
 from training.data.cursor import Ids, SampleCursor, epoch_order, loss_weight, rank_slice
 from training.launch import exit_codes, notices
 from training.launch.peers import is_lost_peer
@@ -50,21 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     generation = int(os.environ.get("TRAINYARD_GENERATION", "0"))
     writer = Writer(run=os.environ.get("TRAINYARD_RUN", ""), generation=generation)
-    folder = CheckpointFolder(args.checkpoints, writer=writer, keep=args.keep)
-
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / PIXEL_MAX).float()
     targets = torch.from_numpy(labels).long()
     held_out, train = np.split(epoch_order(len(inputs), seed=0, epoch=0), [NUM_HELD_OUT])
     cursor = SampleCursor(num_samples=len(train), global_batch=args.global_batch, seed=args.seed)
     num_steps = args.epochs * cursor.steps_per_epoch
-
-    # A worker that starts when everything is done has nobody to meet.
-    if (done := folder.newest()) and done.step >= num_steps:
-        state = done.load()
-        if rank == 0:
-            emit("finished", step=done.step, **state["result"])
-        return exit_codes.FINISHED
 
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
     if device != "cpu":
@@ -76,14 +67,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = nn.Sequential(nn.Linear(inputs.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
-    checkpoint = agree_on_checkpoint(folder, rank, world_size)
     first_step = 0
-    if checkpoint:
-        state = checkpoint.load(device)
-        cursor.check(state["cursor"])
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first_step = checkpoint.step
+    try:
+        folder = CheckpointFolder(args.checkpoints, writer=writer, keep=args.keep)
+        checkpoint = agree_on_checkpoint(folder, rank, world_size)
+        if checkpoint:
+            state = checkpoint.load(device)
+            cursor.check(state["cursor"])
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            first_step = checkpoint.step
+    except StaleWriterError:
+        raise
+    except (CheckpointError, ValueError, KeyError) as error:
+        end(str(error), exit_codes.DO_NOT_RESTART)
+    if first_step >= num_steps:  # also a run whose --epochs are fewer than those made: then there is no result yet
+        done = cursor.num_samples_before(first_step)
+        accuracy = round(evaluate(model, inputs[held_out].to(device), targets[held_out].to(device)), 4)
+        if rank == 0:
+            emit("finished", step=first_step, **(state["result"] or {"accuracy": accuracy, "samples": done}))
+        leave(world_size)
+        return exit_codes.FINISHED
     if rank == 0:
         path = str(checkpoint.path) if checkpoint else ""
         emit("resume", step=first_step, generation=generation, world_size=world_size, checkpoint=path)
@@ -137,9 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if must_stop or step % args.checkpoint_every == 0:
             save(step)
         if must_stop:
-            if world_size > 1:
-                dist.barrier()  # nobody leaves before the checkpoint is safe
-                dist.destroy_process_group()
+            leave(world_size)
             return exit_codes.PREEMPTED
         time.sleep(max(0.0, step_start + args.step_seconds - time.monotonic()))
 
@@ -148,15 +150,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     save(num_steps, result)
     if rank == 0:
         emit("finished", step=num_steps, **result)
-    if world_size > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    leave(world_size)
     return exit_codes.FINISHED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with a code by which the launcher knows that another try is pointless."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        end(message, exit_codes.USAGE)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the options."""
-    parser = argparse.ArgumentParser(prog="python -m training.examples.digits", description=__doc__.partition("\n")[0])
+    parser = _Parser(prog="python -m training.examples.digits", description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=8, help="passes over the 1500 training images")
     parser.add_argument("--global-batch", type=int, default=64, help="images per step over all workers")
     parser.add_argument("--seed", type=int, default=7, help="of the initial weights and the order of the images")
@@ -189,6 +197,19 @@ def agree_on_checkpoint(folder: CheckpointFolder, rank: int, world_size: int) ->
     return found
 
 
+def leave(world_size: int) -> None:
+    """End together: nobody leaves before rank 0 has saved."""
+    if world_size > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def end(message: str, code: int) -> NoReturn:
+    """Exit with a sentence."""
+    sys.stderr.write(f"digits: {message}\n")
+    sys.exit(code)
+
+
 def gather_ids(mine: Ids, world_size: int) -> list[int]:
     """The ids that the ranks have really consumed, in rank order."""
     ids: list[list[int]] = [mine.tolist()] * world_size
@@ -216,9 +237,9 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (CheckpointError, ValueError) as error:
-        sys.exit(f"digits: {error}")
+    except CheckpointError as error:  # while training: the disk is full or away, or another world has taken over
+        end(str(error), exit_codes.FAILED)
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
-        sys.exit("digits: another worker is gone; the launcher starts this one again from the last checkpoint")
+        end("another worker is gone; the launcher starts this one again from the last checkpoint", exit_codes.FAILED)

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 
 from training.launch import exit_codes
 from training.launch.etcd_client import EtcdError
-from training.launch.membership import EtcdRendezvousHandler
+from training.launch.membership import BROKEN, EtcdRendezvousHandler
 from training.metrics.progress import PROGRESS_FILE, emit
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 GRACE_WITHOUT_PEER: Final = 3
 # So many failures in a row without a new step, and the script is not being unlucky.
 NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
+# How long after a failure we wait to hear that it was only the echo of a loss elsewhere.
+PEER_LOSS_KNOWN: Final = timedelta(seconds=1)
+CHANGE_POLL: Final = timedelta(milliseconds=50)
+# How often a node that has finished looks whether the others have.
+FINISH_POLL: Final = timedelta(seconds=1)
 # A script that does not report its steps is taken to make progress when it lives so long.
 LIFE_WITH_PROGRESS: Final = timedelta(seconds=60)
 
@@ -35,7 +40,8 @@ class Agent(LocalElasticAgent):
     """Supervises the workers of one node.
 
     * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (64, 78) never, and
-      after three failures without a step in between the agent gives up, whatever is left of --max-restarts.
+      after three failures without a new step in between the agent gives up, whatever is left of --max-restarts.
+    * Workers that fail because another node is gone have not failed themselves: that costs nothing.
     * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
     * A node whose workers have finished stays a member until all have; so if a peer fails at the very end there is a
       world to finish with, and nobody waits in a barrier for a node that is gone.
@@ -47,8 +53,10 @@ class Agent(LocalElasticAgent):
         self._progress_file = progress_file
         self._finished: RunResult | None = None
         self._failures_without_progress = 0
-        self._last_step = ""
+        self._best_step = -1
         self._started = 0.0
+        self._has_told_end = False
+        self._next_look = 0.0
         self.left = False
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -56,8 +64,28 @@ class Agent(LocalElasticAgent):
         self._handler.expects_joiners = True
         os.environ[PROGRESS_FILE] = str(self._progress_file)
         self._started = time.monotonic()
+        self._has_told_end, self._next_look = False, 0.0
         pids: dict[int, Any] = super()._start_workers(worker_group)
+        context: Any = self._pcontext
+        close = context.close
+
+        def close_soon(death_sig: signal.Signals | None = None, timeout: int | None = None) -> None:
+            """Like `close`; torch calls it for the siblings of a failed worker, with half a minute of grace."""
+            is_saved = exit_codes.PREEMPTED in self.worker_exit_codes()
+            grace = self._shutdown_timeout if is_saved else GRACE_WITHOUT_PEER
+            close(death_sig, grace if timeout is None else timeout)
+
+        context.close = close_soon
         return pids
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        while True:
+            try:
+                super()._rendezvous(worker_group)
+            except DistStoreError as error:  # a node left before the ranks were given out
+                self._handler.check_that_others_left(error)
+            else:
+                return
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         _reap_adopted_children(self._worker_pids())
@@ -73,20 +101,26 @@ class Agent(LocalElasticAgent):
         return result
 
     def _judge(self, result: RunResult) -> None:
-        """Decide what this failure costs. The first one counts: the agent itself ends the other workers of the node."""
-        first = min(result.failures.values(), key=lambda failure: failure.timestamp)
+        """Decide what this failure costs."""
+        lived = timedelta(seconds=time.monotonic() - self._started)
+        failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
+        code = exit_codes.decisive(failure.exitcode for failure in failures)
         step = self._progress()
-        if first.exitcode == exit_codes.PREEMPTED:
-            self._remaining_restarts += 1
-            return
-        emit("notice", message="worker failed", exit_code=first.exitcode, pid=first.pid, last_step=step)
-        if first.exitcode in exit_codes.FINAL:
+        if code != exit_codes.PREEMPTED:
+            pid = next(failure.pid for failure in failures if failure.exitcode == code)
+            told = "" if step is None else str(step)
+            emit("notice", message="worker failed", exit_code=code, pid=pid, last_step=told)
+        if code in exit_codes.FINAL:
             self._remaining_restarts = 0
             return
-        lived = timedelta(seconds=time.monotonic() - self._started)
-        stuck = step == self._last_step if step else lived < LIFE_WITH_PROGRESS
+        if code != exit_codes.PREEMPTED and self._is_echo(code):
+            self._remaining_restarts += 1
+            return
+        if code == exit_codes.PREEMPTED:
+            self._remaining_restarts += 1
+        stuck = lived < LIFE_WITH_PROGRESS if step is None else step <= self._best_step
         self._failures_without_progress = self._failures_without_progress + 1 if stuck else 0
-        self._last_step = step
+        self._best_step = max(self._best_step, -1 if step is None else step)
         if self._failures_without_progress >= NUM_FAILURES_WITHOUT_PROGRESS:
             logger.error(
                 "the workers have failed %d times without a new step: giving up; see the first error above",
@@ -94,10 +128,24 @@ class Agent(LocalElasticAgent):
             )
             self._remaining_restarts = 0
 
-    def _progress(self) -> str:
-        with contextlib.suppress(OSError):
-            return self._progress_file.read_text()
-        return ""
+    def _is_echo(self, code: int) -> bool:
+        """Whether a worker has failed because a node is gone, of which we may hear a moment later than the worker."""
+        killed = code < 0 and code != -signal.SIGABRT  # an abort may be NCCL's; other signals are our own trouble
+        if killed or self._worker_group.group_world_size == 1:
+            return False
+        deadline = time.monotonic() + PEER_LOSS_KNOWN.total_seconds()
+        while True:
+            if self._handler.change() in BROKEN:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(CHANGE_POLL.total_seconds())
+
+    def _progress(self) -> int | None:
+        """The last step that the workers have reported, in this life or before; None if they do not report."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._progress_file.read_text())
+        return None
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
         change = self._handler.last_change
@@ -128,8 +176,13 @@ class Agent(LocalElasticAgent):
 
     def _everybody_has_finished(self) -> bool:
         group: Any = self._worker_group
+        if time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + FINISH_POLL.total_seconds()
         try:
-            group.store.set(_finished_key(group.group_rank), b"1")
+            if not self._has_told_end:
+                group.store.set(_finished_key(group.group_rank), b"1")
+                self._has_told_end = True
             return bool(group.store.check([_finished_key(rank) for rank in range(group.group_world_size)]))
         except (EtcdError, DistStoreError) as error:
             logger.warning("cannot see whether the other nodes have finished: %s", error)

@@ -132,6 +132,7 @@ class EtcdClient:
         self._attempt_timeout = attempt_timeout.total_seconds()
         self._call_timeout = call_timeout.total_seconds()
         self._preferred = 0  # index of the endpoint that answered last; shared, a race costs one attempt
+        self._last_moment = float("inf")
         self._token: str | None = None  # simple tokens live for minutes; see _authenticated
         self._local = threading.local()
 
@@ -224,13 +225,18 @@ class EtcdClient:
         held = getattr(self._local, "held", None)
         return str(held[1].sock.getsockname()[0]) if held and held[1].sock else None
 
+    def hurry(self, time_left: timedelta) -> None:
+        """Have all calls, also those that other threads are making, end by then, for this process is ending."""
+        self._last_moment = min(self._last_moment, time.monotonic() + time_left.total_seconds())
+
     def close(self) -> None:
         """Close this thread's connection."""
         self._drop_connection()
 
     def _call(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        deadline = time.monotonic() + self._call_timeout
+        until = time.monotonic() + self._call_timeout
         while True:
+            deadline = min(until, self._last_moment)
             endpoint = self._endpoints[self._preferred % len(self._endpoints)]
             try:
                 return self._authenticated(endpoint, path, request, deadline)
@@ -241,6 +247,7 @@ class EtcdClient:
                 ) from error
             except (OSError, http.client.HTTPException, _RepeatError) as error:
                 self._preferred += 1
+                deadline = min(until, self._last_moment)
                 if time.monotonic() + PAUSE_BETWEEN_ATTEMPTS.total_seconds() >= deadline:
                     tried = ", ".join(map(str, self._endpoints))
                     raise EtcdUnreachableError(

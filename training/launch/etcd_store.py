@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.distributed import DistStoreError
 
-from training.launch.etcd_client import EtcdClient, KeyValue
+from training.launch.etcd_client import EtcdClient, EtcdUnreachableError, KeyValue
 from training.launch.torch_private import Store
 
 # Waiting polls, at first quickly (agents arrive within milliseconds of each other), then gently.
@@ -31,24 +31,44 @@ class EtcdStore(Store):
         client: connection to etcd.
         prefix: all keys start with it; ends with `/`.
         lease: returns the lease to which keys are bound (0: none).
+        interruption: asked while a key is awaited; says why that is pointless (a node is gone), or nothing.
     """
 
-    def __init__(self, client: EtcdClient, prefix: str, lease: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        prefix: str,
+        lease: Callable[[], int] = lambda: 0,
+        interruption: Callable[[], str] = lambda: "",
+    ) -> None:
         super().__init__()
         self._client = client
         self._prefix = prefix
         self._lease = lease
+        self._interruption = interruption
         self.set_timeout(DEFAULT_TIMEOUT)
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write a key."""
-        self._client.put(self._key(key), _as_bytes(value), lease=self._lease())
+        """Write a key; an etcd that is away is waited for.
+
+        Raises:
+            DistStoreError: it did not come back within the store's timeout.
+        """
+        deadline = time.monotonic() + self._patience.total_seconds()
+        while True:
+            try:
+                self._client.put(self._key(key), _as_bytes(value), lease=self._lease())
+            except EtcdUnreachableError as error:
+                if time.monotonic() >= deadline:
+                    raise DistStoreError(str(error)) from error
+            else:
+                return
 
     def get(self, key: str) -> bytes:
         """Read a key, waiting until it exists.
 
         Raises:
-            DistStoreError: it did not appear within the store's timeout.
+            DistStoreError: it did not appear within the store's timeout, or waiting became pointless.
         """
         return _plain(self._await([key], self._patience)[0].value)
 
@@ -56,7 +76,7 @@ class EtcdStore(Store):
         """Wait until all keys exist.
 
         Raises:
-            DistStoreError: they did not appear in time.
+            DistStoreError: they did not appear in time, or waiting became pointless.
         """
         self._await(keys, self._patience if timeout is None else timeout)
 
@@ -111,14 +131,21 @@ class EtcdStore(Store):
         deadline = time.monotonic() + timeout.total_seconds()
         pause = FIRST_PAUSE.total_seconds()
         while True:
-            found = self._client.get_many([self._key(key) for key in keys])
-            if all(found):
-                return [item for item in found if item is not None]
-            if time.monotonic() >= deadline:
+            try:
+                found = self._client.get_many([self._key(key) for key in keys])
+            except EtcdUnreachableError as error:
+                if time.monotonic() >= deadline:
+                    raise DistStoreError(str(error)) from error
+            else:
+                if all(found):
+                    return [item for item in found if item is not None]
                 missing = ", ".join(key for key, item in zip(keys, found, strict=True) if item is None)
-                raise DistStoreError(
-                    f"waited {timeout.total_seconds():g} s in etcd for {missing}: another node has not got that far"
-                )
+                if reason := self._interruption():
+                    raise DistStoreError(f"waited in etcd for {missing}, but {reason}")
+                if time.monotonic() >= deadline:
+                    raise DistStoreError(
+                        f"waited {timeout.total_seconds():g} s in etcd for {missing}: another node has not got that far"
+                    )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE.total_seconds())
 

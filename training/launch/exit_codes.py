@@ -12,6 +12,7 @@
 64, 75 and 78 are EX_USAGE, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 FINISHED: Final = 0
@@ -22,6 +23,17 @@ DO_NOT_RESTART: Final = 78
 
 # A worker that ends with one of these is not started again.
 FINAL: Final = frozenset({USAGE, DO_NOT_RESTART})
+
+
+def decisive(codes: Iterable[int]) -> int:
+    """The code that counts when several workers of a node have failed, given in the order of their failures.
+
+    The agent ends those that are left, and sees the failures of one second in any order: so one that says more than
+    "failed" goes before those that do not.
+    """
+    given = list(codes)
+    final = [code for code in given if code in FINAL]
+    return final[0] if final else PREEMPTED if PREEMPTED in given else given[0]
 
 
 def of_signal(signal_number: int) -> int:

@@ -14,6 +14,8 @@ Options and `PET_*` variables are torchrun's own; its parser reads them. What is
   default, about half of all restarts hang, because new workers read the addresses of dead ones.
 * Without `--max-restarts` an elastic job (--nnodes MIN:MAX) restarts as often as needed, until three failures in a row
   bring no new step; torchrun's default of 0 would end the job at the first lost node.
+* With several workers per node and no `OMP_NUM_THREADS`, it is 1, as in torchrun, and already when libraries are
+  imported.
 * Without `--rdzv-id` the id is made from the command, and a finished run of the same command is not joined.
 
 Other backends (c10d, static) work as in torchrun, with the first two points of what they lack: nobody notices a silent
@@ -43,7 +45,7 @@ PROGRAM: Final = "python -m training"
 SHARE_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # For an elastic job without --max-restarts; lack of progress ends it much sooner.
 MANY_RESTARTS: Final = 1000
-OURS: Final = frozenset({"etcd", "etcd-v3"})
+OURS: Final = frozenset({"etcd", "etcd-v2", "etcd-v3"})
 
 
 def main() -> NoReturn:
@@ -58,6 +60,8 @@ def run(argv: Sequence[str]) -> int:
         signal.signal(number, _exit_at_once)  # process 1 would ignore SIGTERM otherwise; torch takes over later
     os.environ.setdefault(SHARE_STORE, "1")
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    if "OMP_NUM_THREADS" not in os.environ and _num_workers(argv) > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     # Slow imports (seconds) only after the handlers are set, and once for launcher and workers together.
@@ -86,6 +90,18 @@ def run(argv: Sequence[str]) -> int:
     finally:
         if template is not None:
             template.close()
+
+
+def _num_workers(argv: Sequence[str]) -> int:
+    """Workers of this node, read before torch is there to read it properly; a word counts as several."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    default = os.environ.get("PET_NPROC_PER_NODE", "1")
+    parser.add_argument("--nproc-per-node", "--nproc_per_node", dest="number", default=default)
+    try:
+        number = str(parser.parse_known_args(argv)[0].number)
+    except argparse.ArgumentError:
+        return 1  # the option has no value; torch's parser will say so
+    return int(number) if number.isdecimal() else os.cpu_count() or 1
 
 
 class UsageError(Exception):
@@ -122,8 +138,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.rdzv_backend in OURS and not args.standalone:
         if not args.rdzv_endpoint:
             raise UsageError(f"--rdzv-backend {args.rdzv_backend} needs --rdzv-endpoint HOST:2379, the address of etcd")
-        if args.rdzv_backend == "etcd":
-            _say("backend 'etcd' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
+        if args.rdzv_backend != "etcd-v3":
+            _say(f"backend '{args.rdzv_backend}' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
     return args
 
 
@@ -145,6 +161,7 @@ def _check_script(args: argparse.Namespace) -> None:
 
 def _launch(args: argparse.Namespace, template: Template | None) -> int:
     """Start the agent and turn how it ends into an exit code."""
+    from torch.distributed import DistStoreError  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
@@ -157,22 +174,30 @@ def _launch(args: argparse.Namespace, template: Template | None) -> int:
         return _launch_with_etcd(args, template)
     except ChildFailedError as error:
         sys.stderr.write(f"{error}\n")
-        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
-        return first.exitcode if first.exitcode in exit_codes.FINAL else exit_codes.FAILED
+        failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
+        code = exit_codes.decisive(failure.exitcode for failure in failures)
+        return code if code in exit_codes.FINAL else exit_codes.FAILED
     except SignalException as error:
         return exit_codes.of_signal(error.sigval)
-    except (EtcdError, RendezvousError) as error:
+    except (EtcdError, RendezvousError, DistStoreError) as error:
         _say(str(error) or type(error).__name__)
         return exit_codes.FAILED
 
 
 def _launch_with_torch(args: argparse.Namespace) -> int:
+    from torch.distributed.run import config_from_args  # noqa: PLC0415
     from torch.distributed.run import run as torchrun  # noqa: PLC0415
 
     try:
-        torchrun(args)  # type: ignore[no-untyped-call]
+        config_from_args(argparse.Namespace(**vars(args)))
     except (ValueError, AssertionError) as error:
         raise UsageError(str(error)) from error
+    try:
+        torchrun(args)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        if "is not registered" not in str(error):
+            raise
+        raise UsageError(f"--rdzv-backend {args.rdzv_backend}: {error}") from error
     return exit_codes.FINISHED
 
 
@@ -194,20 +219,20 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     args.master_port = args.master_port or 29500
     try:
         config, command, command_args = config_from_args(args)
-        handler = rendezvous.create_handler(
-            RendezvousParameters(
-                backend=config.rdzv_backend,
-                endpoint=config.rdzv_endpoint,
-                run_id=config.run_id,
-                min_nodes=config.min_nodes,
-                max_nodes=config.max_nodes,
-                local_addr=config.local_addr,
-                next_free_run=generated,
-                **config.rdzv_configs,
-            )
+        parameters = RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            next_free_run=generated,
+            **config.rdzv_configs,
         )
+        rendezvous.check(parameters)
     except (ValueError, AssertionError) as error:
         raise UsageError(str(error)) from error
+    handler = rendezvous.create_handler(parameters)
     assert isinstance(handler, EtcdRendezvousHandler)  # noqa: S101
     if generated:
         _say(f"no --rdzv-id given; nodes that run the same command meet as '{handler.get_run_id()}'")

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -69,6 +70,8 @@ PAUSE_WITHOUT_ETCD: Final = timedelta(milliseconds=500)
 OVERDUE: Final = 1.5
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
+# Changes after which the world of a round cannot work together, or not even come up.
+BROKEN: Final = frozenset({"left", "regroup", "lost", "evicted", "closed"})
 
 
 class State(torch_.RendezvousState):
@@ -303,6 +306,9 @@ class OpExecutor(torch_.OpExecutor):
                 if self._everybody_is_here(context):
                     action = torch_.Action.MARK_RENDEZVOUS_COMPLETE
                     break
+                if self._is_spare_after_all(context):
+                    action = torch_.Action.REMOVE_FROM_WAIT_LIST  # torch then makes us one
+                    break
                 self.drop_a_dead_node()
                 time.sleep(POLL.total_seconds())
                 self._holder.sync()
@@ -347,6 +353,19 @@ class OpExecutor(torch_.OpExecutor):
             self._holder.drop(node)
             self._holder.mark_dirty()
 
+    def _is_spare_after_all(self, context: torch_.RendezvousContext) -> bool:
+        """Whether we wait for the next world, but this one has become full without us.
+
+        In the wait list torch would let us wait until the time to join is over; spares may wait for ever.
+        """
+        state = self._holder.state
+        return (
+            state.complete
+            and context.node in state.wait_list
+            and context.node not in state.participants
+            and len(state.participants) >= self._settings.max_nodes
+        )
+
     def _everybody_is_here(self, context: torch_.RendezvousContext) -> bool:
         """Whether a round after the first has all nodes of which is known that they come; then there is no last call.
 
@@ -376,6 +395,7 @@ _ADDING = frozenset(
 class EtcdRendezvousHandler(torch_.Handler):
     """What torch's agent talks to. One per node; made by `training.launch.rendezvous.create_handler`."""
 
+    _client: EtcdClient
     _holder: StateHolder
     _executor: OpExecutor
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
@@ -425,8 +445,14 @@ class EtcdRendezvousHandler(torch_.Handler):
         os.environ[torch_.DISABLE_SHARED_STORE] = "1"
         key = state_key(options, run_id)
         holder = StateHolder(client, key, settings, lease=options.lease, writer=repr(node))
-        store = EtcdStore(client, f"{options.prefix}/{run_id}/store/", lease=lambda: holder.state.lease)
+        store = EtcdStore(
+            client,
+            f"{options.prefix}/{run_id}/store/",
+            lease=lambda: holder.state.lease,
+            interruption=lambda: handler.broken(),  # noqa: PLW0108  (there is no handler yet)
+        )
         handler = cls(node, settings, name, store, holder)
+        handler._client = client
         handler._holder = holder
         handler._executor = handler._op_executor = OpExecutor(node, holder, settings, Presence(node.addr))
         handler._world = set()
@@ -454,10 +480,36 @@ class EtcdRendezvousHandler(torch_.Handler):
             RendezvousTimeoutError: too few nodes came in time.
         """
         start = time.monotonic()
+        while True:  # a node may leave between the completion of a round and its first exchange
+            try:
+                info = self._join()
+                bootstrap = self._open_worker_store(info.store, info.rank)
+            except DistStoreError as error:
+                self.check_that_others_left(error)
+            else:
+                break
+        os.environ[GENERATION] = str(self.generation)
+        os.environ[RUN] = self.run
+        emit(
+            "rendezvous",
+            generation=self.generation,
+            world_size=info.world_size,
+            seconds=round(time.monotonic() - start, 3),
+        )
+        return RendezvousInfo(info.store, info.rank, info.world_size, bootstrap)
+
+    def check_that_others_left(self, error: DistStoreError) -> None:
+        """After a wait that was in vain: return if a new world can be formed, else pass the error on."""
+        if not self.broken():
+            raise error
+        logger.warning("%s: forming a new world", error)
+
+    def _join(self) -> RendezvousInfo:
+        """Torch's part of it, with errors in words."""
         emit("notice", message="joining", run=self._settings.run_id, node=repr(self._this_node))
         self._executor.is_returning = True
         try:
-            info = super().next_rendezvous()
+            return super().next_rendezvous()
         except RendezvousClosedError:
             outcome = self.outcome()
             raise RendezvousClosedError(
@@ -472,17 +524,6 @@ class EtcdRendezvousHandler(torch_.Handler):
             ) from None
         finally:
             self._executor.is_returning = False
-        self._world = set(self._holder.state.participants)
-        bootstrap = self._open_worker_store(info.store, info.rank)
-        os.environ[GENERATION] = str(self.generation)
-        os.environ[RUN] = self.run
-        emit(
-            "rendezvous",
-            generation=self.generation,
-            world_size=info.world_size,
-            seconds=round(time.monotonic() - start, 3),
-        )
-        return RendezvousInfo(info.store, info.rank, info.world_size, bootstrap)
 
     @property
     def use_agent_store(self) -> bool:
@@ -532,11 +573,19 @@ class EtcdRendezvousHandler(torch_.Handler):
             return "closed" if state.outcome == "failed" else ""
         if self._this_node not in state.participants:
             return "evicted"
-        if missing := self._world - state.participants.keys():
-            if missing & state.lost:
+        missing = self._world - state.participants.keys()
+        # Who left before we saw the complete round is not in our world, but has taken a rank with it.
+        if missing or max(state.participants.values()) >= len(state.participants):
+            if (missing or state.lost) & state.lost:
                 return "lost"
-            return "regroup" if missing & (state.returning | state.wait_list) else "left"
-        return "joined" if state.wait_list and self.expects_joiners else ""
+            return "regroup" if (missing or state.returning) & (state.returning | state.wait_list) else "left"
+        is_full = len(state.participants) >= self._settings.max_nodes
+        return "joined" if state.wait_list and not is_full and self.expects_joiners else ""
+
+    def broken(self) -> str:
+        """Why the world of this round cannot go on, in words; empty if it can."""
+        change = self.change()
+        return f"the world has changed meanwhile ({change})" if change in BROKEN else ""
 
     def leave(self) -> None:
         """Take this node out of the job, so that the others need not wait for its heartbeat to expire.
@@ -546,6 +595,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         if self._is_out:
             return
         self._is_out = True
+        self._client.hurry(LEAVE_TIMEOUT)
         self._stop_heartbeats()
         try:
             self._executor.run(_LeaveOp(), self._get_deadline(LEAVE_TIMEOUT))
@@ -580,6 +630,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         """No events, see `OpExecutor`; what people want to know is in the progress lines."""
 
     def _get_store(self) -> torch_.Store:
+        self._world = set(self._holder.state.participants)  # torch asks as soon as a round is complete
         return torch_.PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
 
     def _keep_alive(self) -> None:

@@ -12,10 +12,12 @@ a number that is reduced anyway; then all stop after the same step, one of them 
         if totals[1] > 0: save; sys.exit(exit_codes.PREEMPTED)
 """
 
+import contextlib
+import os
 import signal
 from types import FrameType
 
-from training.metrics.progress import emit
+from training.metrics.progress import line
 
 _requested = False
 
@@ -34,4 +36,6 @@ def _on_signal(number: int, _: FrameType | None) -> None:
     global _requested  # noqa: PLW0603  (a signal handler has no other place)
     if not _requested:
         _requested = True
-        emit("notice", message=f"{signal.Signals(number).name}: stopping after this step")
+        told = line("notice", message=f"{signal.Signals(number).name}: stopping after this step")
+        with contextlib.suppress(OSError):  # not through sys.stdout: it may be what the signal has interrupted
+            os.write(1, told)

@@ -33,7 +33,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -54,11 +54,26 @@ LEASE: Final = timedelta(hours=2)
 # etcd and the workers may start together.
 START_PATIENCE: Final = timedelta(seconds=60)
 PREFIX: Final = "/trainyard/rendezvous"
+# Longer times are mistakes; so is what does not fit into a timedelta.
+LONGEST: Final = timedelta(days=3650)
+# The launcher's word that the run id is made up (see `_first_open_run`).
+_NEXT_FREE_RUN: Final = "next_free_run"
 
 
 def backend() -> "Callable[[RendezvousParameters], RendezvousHandler]":
     """Entry point of the group `torchrun.handlers`: returns the function that makes a handler from parameters."""
     return create_handler
+
+
+def check(params: "RendezvousParameters") -> None:
+    """Find mistakes in the options; asks nobody.
+
+    Raises:
+        ValueError: an option is unknown, malformed or contradicts another.
+    """
+    if not params.run_id:
+        raise ValueError("the run id is empty; give --rdzv-id, the same on all nodes of the job")
+    _options(params).client()
 
 
 def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
@@ -70,9 +85,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     """
     from training.launch.membership import EtcdRendezvousHandler  # noqa: PLC0415  (needs torch; see above)
 
-    config = dict(params.config)
-    next_free_run = bool(config.pop("next_free_run", False))
-    options = Options.parse(params.endpoint, config, os.environ)
+    next_free_run = bool(params.config.get(_NEXT_FREE_RUN, False))
+    options = _options(params)
     client = options.client()
     _await_etcd(client)
     run_id = _first_open_run(client, options, params.run_id) if next_free_run else params.run_id
@@ -87,6 +101,11 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     )
     atexit.register(handler.leave)
     return handler
+
+
+def _options(params: "RendezvousParameters") -> "Options":
+    config = {key: value for key, value in params.config.items() if key != _NEXT_FREE_RUN}
+    return Options.parse(params.endpoint, config, os.environ)
 
 
 def _await_etcd(client: EtcdClient) -> None:
@@ -126,7 +145,7 @@ class Options:
     key: Path | None = None
     server_name: str | None = None
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     prefix: str = PREFIX
     join_timeout: timedelta = JOIN
     last_call_timeout: timedelta = LAST_CALL
@@ -244,8 +263,8 @@ def _number(given: Mapping[str, str], key: str, default: float) -> float:
         number = default if text is None else float(text)
     except ValueError:
         number = 0
-    if number <= 0 or number != number or (key == "keep_alive_max_attempt" and number < 1):  # noqa: PLR0124  (NaN)
-        raise ValueError(f"{key}={text} in --rdzv-conf is not a positive number")
+    if not 0 < number <= LONGEST.total_seconds() or (key == "keep_alive_max_attempt" and number < 1):
+        raise ValueError(f"{key}={text} in --rdzv-conf is not a positive number, or is too large")
     return number
 
 
@@ -255,6 +274,6 @@ def _seconds(given: Mapping[str, str], key: str, default: timedelta) -> timedelt
 
 def _readable(key: str, text: str) -> Path:
     path = Path(text)
-    if not os.access(path, os.R_OK):
+    if not path.is_file() or not os.access(path, os.R_OK):
         raise ValueError(f"{key}={text}: there is no such file, or it cannot be read; check the mount and its mode")
     return path

@@ -7,20 +7,30 @@ itself once more, and the child becomes what `python -u script.py` would be:
 
 * own session, so that the agent can signal the worker with all its children;
 * environment, arguments, working directory, output and `sys.path[0]` as for a fresh interpreter, the script run as
-  `__main__`, random numbers of `random` and numpy not shared with siblings;
+  `__main__`, no descriptors but the standard ones, logging not configured, this package not imported (so that a
+  program may have a package `training` of its own), random numbers of `random` and numpy not shared with siblings;
 * when launcher or template die, however that comes, the kernel ends their workers: no orphan trains on.
 
-What differs from a fresh interpreter: settings that libraries read from the environment while they are imported are
-those of the launcher's environment. `OMP_NUM_THREADS` is applied again by hand.
+What differs from a fresh interpreter:
+
+* modules are imported already, and what libraries read from the environment meanwhile is the launcher's environment
+  (`OMP_NUM_THREADS` is applied to torch again by hand; the interpreter's own `PYTHON*` variables are those of the
+  launcher, so all workers share one hash seed, and `sys.orig_argv` and `/proc/PID/cmdline` are the launcher's);
+* native threads that a library started while it was imported do not exist in workers; those of OpenBLAS and OpenMP
+  start again by themselves. When a module starts a Python thread or initialises CUDA while it is imported, no
+  template is used;
+* objects from before the fork are frozen for the garbage collector (`gc.freeze`).
+
+`TRAINYARD_START=spawn` gives fresh interpreters.
 """
 
-import atexit
 import contextlib
 import ctypes
 import gc
 import importlib
 import io
 import json
+import logging
 import os
 import random
 import runpy
@@ -31,14 +41,18 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from training.launch import python_private
+
 START_TIMEOUT: Final = timedelta(seconds=30)
 
+# They are for the launcher, which ends the template in its own time.
+_LAUNCHERS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _HEADER = struct.Struct("!I")
@@ -85,6 +99,7 @@ class Template:
         self.pid = pid
         self._buffer = b""
         self._statuses: dict[int, int] = {}
+        self._is_closed = False
         self.alive = True
 
     @classmethod
@@ -105,30 +120,37 @@ class Template:
         ours.close()
         _die_with_parent(parent)
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)  # they are for the launcher, which ends us in its own time
+        ignored = {number for number in _LAUNCHERS_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
+        for number in _LAUNCHERS_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         _preload(modules)
-        return _serve(theirs)
+        if obstacle := _obstacle():
+            sys.stderr.write(f"workers cannot be forked: {obstacle}\n")
+            os._exit(1)
+        return _serve(theirs, ignored)
 
     def wait_until_ready(self, timeout: timedelta = START_TIMEOUT) -> bool:
-        """Wait for the template's imports; False when it has died or takes too long."""
-        return self._receive("ready", timeout) is not None
+        """Wait for the template's imports; False when it has died, or takes too long and was ended for that."""
+        if self._receive("ready", timeout) is None:
+            self.close()
+        return self.alive
 
-    def start(self, job: Job, stdout: int, stderr: int) -> int:
+    def start(self, job: Job, stdout: int, stderr: int, timeout: timedelta = START_TIMEOUT) -> int:
         """Start a worker that writes to these descriptors; returns its process id.
 
         Raises:
-            ChildProcessError: the template is gone.
+            ChildProcessError: the template is gone, or did not answer in time and was ended, so that it does not start
+                the worker later, when another has taken its place.
         """
         payload = job.to_json()
         try:
             socket.send_fds(self._connection, [_HEADER.pack(len(payload))], [stdout, stderr])
             self._connection.sendall(payload)
         except OSError as error:
-            self.alive = False
+            self.close()
             raise ChildProcessError("the process that starts workers is gone") from error
-        if (answer := self._receive("pid", START_TIMEOUT)) is None:
-            self.alive = False
+        if (answer := self._receive("pid", timeout)) is None:
+            self.close()
             raise ChildProcessError("the process that starts workers has died or does not answer")
         return int(answer["pid"])
 
@@ -145,6 +167,10 @@ class Template:
 
     def close(self) -> None:
         """End the template, and with it any worker that is left."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.alive = False
         self._connection.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -162,6 +188,8 @@ class Template:
                     self._statuses[message["pid"]] = message["status"]
                 if message["kind"] == kind:
                     return message
+            if not self.alive:
+                return None
             ready, _, _ = select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 return None
@@ -175,6 +203,7 @@ class Template:
 def run_job(job: Job) -> NoReturn:
     """Become the worker: run the script as `__main__`, and exit with its code."""
     sys.argv = [job.program, *job.args]
+    _forget_this_package()
     code = 0
     try:
         if job.is_module:
@@ -201,10 +230,8 @@ def exit_quickly(code: int) -> NoReturn:
     That takes seconds with torch in it, most of all in a forked process, where every object taken down is a page to
     copy. What programs rely on is done: other threads are awaited, exit functions run, open files flushed.
     """
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()  # noqa: SLF001  (what the interpreter itself calls)
+    python_private.end_threads()
+    python_private.run_exit_functions()
     for thing in gc.get_objects():
         if issubclass(type(thing), io.IOBase):
             with contextlib.suppress(Exception):
@@ -224,7 +251,25 @@ def _preload(modules: Sequence[str]) -> None:
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
 
 
-def _serve(connection: socket.socket) -> Job:
+def _obstacle() -> str:
+    """Why this process, with all its imports, cannot be forked; empty if it can."""
+    if others := [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]:
+        return f"a module that is imported before has started threads ({', '.join(others)})"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "a module that is imported before has initialised CUDA"
+    return ""
+
+
+def _forget_this_package() -> None:
+    """Drop our modules: the program may have a package of the same name, and gets ours again if it has not."""
+    package = __name__.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def _serve(connection: socket.socket, ignored: Set[int]) -> Job:
     """The template's life. Returns in a forked worker only, with its job; ends when the launcher is gone."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -252,41 +297,41 @@ def _serve(connection: socket.socket) -> Job:
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                for descriptor in (wake_read, wake_write, started_read):
-                    os.close(descriptor)
-                connection.close()
-                _become_worker(template, job, stdout, stderr)
-                os.close(started_write)  # from here on our process group exists
+                _become_worker(template, job, stdout, stderr, ignored)
+                connection.detach()
                 return job
             os.close(started_write)
-            os.read(started_read, 1)
+            os.read(started_read, 1)  # returns when the worker has closed all, and so when its process group exists
             for descriptor in (started_read, stdout, stderr):
                 os.close(descriptor)
             workers.add(pid)
             _send(connection, kind="pid", pid=pid)
 
 
-def _become_worker(template: int, job: Job, stdout: int, stderr: int) -> None:
+def _become_worker(template: int, job: Job, stdout: int, stderr: int, ignored: Set[int]) -> None:
     os.setsid()
     _die_with_parent(template)
     _name_process(f"rank-{job.environment.get('RANK', '?')}")
-    handled = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
-    for number in handled:
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as the interpreter does
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+    # Only those that launcher and template have set: others belong to the interpreter (SIGPIPE, faulthandler's).
+    for number in (*_LAUNCHERS_SIGNALS, signal.SIGCHLD):
+        if number not in ignored:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
         os.dup2(source, target)
-        os.close(source)
+    for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2:
+            with contextlib.suppress(OSError):  # the one by which the folder was read
+                os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=True)  # python -u
     os.chdir(job.directory)
     os.environ.clear()
     os.environ.update(job.environment)
+    for handler in logging.root.handlers[:]:  # the launcher's; with them the program's basicConfig would do nothing
+        logging.root.removeHandler(handler)
+    logging.root.setLevel(logging.WARNING)
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed(int.from_bytes(os.urandom(4), "big"))

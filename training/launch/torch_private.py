@@ -24,13 +24,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousState,  # the state that all nodes share
     _RendezvousStateHolder,  # interface between the operations and the place where the state is kept
 )
-from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
-from torch.distributed.run import _get_logs_specs_class  # noqa: F401  (its existence marks the run module we know)
 
 # Attributes of DynamicRendezvousHandler that our subclass reads or replaces.
 HANDLER_ATTRIBUTES = (
     "_heartbeat_lock",
-    "_keep_alive_timer",
     "_op_executor",
     "_settings",
     "_state_holder",
@@ -38,10 +35,19 @@ HANDLER_ATTRIBUTES = (
     "_this_node",
 )
 # Methods of DynamicRendezvousHandler that our subclass calls or overrides.
-HANDLER_METHODS = ("_close", "_get_deadline", "_get_store", "_keep_alive", "_stop_heartbeats")
+HANDLER_METHODS = ("_get_deadline", "_get_store", "_keep_alive", "_record", "_stop_heartbeats")
 # Attributes and methods of the agent that our subclass reads or overrides.
 AGENT_ATTRIBUTES = ("_remaining_restarts", "_worker_group", "_pcontext", "_shutdown_timeout")
-AGENT_METHODS = ("_monitor_workers", "_stop_workers", "_shutdown", "_exit_barrier")
+AGENT_METHODS = ("_exit_barrier", "_monitor_workers", "_rendezvous", "_shutdown", "_start_workers", "_stop_workers")
+# What the agent reads of its context of processes, and the method that it replaces.
+CONTEXT_ATTRIBUTES = ("subprocess_handlers",)
+CONTEXT_METHODS = ("close",)
+# What our executor reads, calls or overrides.
+EXECUTOR_ATTRIBUTES = ("_node", "_settings", "_state")
+EXECUTOR_METHODS = ("_record",)
+# What our handle on a worker reads or overrides.
+SUBPROCESS_ATTRIBUTES = ("_stderr", "_stdout", "proc")
+SUBPROCESS_METHODS = ("_popen", "close")
 
 __all__ = [
     "DISABLE_SHARED_STORE",
@@ -68,7 +74,6 @@ RendezvousState = _RendezvousState
 RendezvousStateHolder = _RendezvousStateHolder
 ExitOp = _RendezvousExitOp
 Handler = DynamicRendezvousHandler
-parse_rendezvous_config = _parse_rendezvous_config
 remove_participant_epilogue = _remove_participant_epilogue
 
 # Environment variable, read whenever a round is complete.

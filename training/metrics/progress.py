@@ -27,16 +27,27 @@ PROGRESS_FILE: Final = "TRAINYARD_PROGRESS_FILE"
 
 def emit(event: str, **fields: object) -> None:
     """Write one progress line. A single write, so that lines of several processes on one pipe do not mix."""
-    line = json.dumps({"trainyard": event, "time": round(time.time(), 3), **fields}) + "\n"
+    text = line(event, **fields)
     sys.stdout.flush()
     try:
-        os.write(sys.stdout.fileno(), line.encode())
+        os.write(sys.stdout.fileno(), text)
     except (OSError, ValueError):  # standard output replaced by an object without a descriptor, or closed
-        sys.stdout.write(line)
+        sys.stdout.write(text.decode())
+
+
+def line(event: str, **fields: object) -> bytes:
+    """A progress line, ready to be written."""
+    return json.dumps({"trainyard": event, "time": round(time.time(), 3), **fields}).encode() + b"\n"
 
 
 def report_step(step: int) -> None:
-    """Tell the node's agent that a step is complete, so that it can tell bad luck from a script that cannot work."""
-    if path := os.environ.get(PROGRESS_FILE):
+    """Tell the node's agent that a step is complete, so that it can tell bad luck from a script that cannot work.
+
+    One worker of a node speaks for all of them.
+    """
+    path = os.environ.get(PROGRESS_FILE)
+    if path and os.environ.get("LOCAL_RANK", "0") == "0":
         with contextlib.suppress(OSError):
-            Path(path).write_text(str(step))
+            new = Path(f"{path}.new")
+            new.write_text(str(step))
+            new.replace(path)

@@ -1,0 +1,104 @@
+"""What a failure of workers costs, without workers: the agent's judgement alone."""
+
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+
+from training.launch import agent as module
+from training.launch.agent import NUM_FAILURES_WITHOUT_PROGRESS, Agent
+
+BUDGET = 10
+
+
+class Handler:
+    """Answers what has become of the world; each answer once, the last for ever."""
+
+    def __init__(self, *changes: str) -> None:
+        self.changes = list(changes)
+
+    def change(self) -> str:
+        return self.changes.pop(0) if len(self.changes) > 1 else self.changes[0]
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "emit", lambda *_, **__: None)
+    agent = cast(Any, Agent.__new__(Agent))
+    agent._handler = Handler("")
+    agent._worker_group = SimpleNamespace(group_world_size=1)
+    agent._progress_file = tmp_path / "progress"
+    agent._remaining_restarts = BUDGET
+    agent._failures_without_progress = 0
+    agent._best_step = -1
+    agent._started = time.monotonic()
+    return agent
+
+
+def fail(agent: Any, *codes: int, step: int | None = None) -> int:
+    """One failure of workers with these codes; returns what is left of the budget."""
+    if step is not None:
+        agent._progress_file.write_text(str(step))
+    failures = {rank: SimpleNamespace(exitcode=code, pid=rank, timestamp=0) for rank, code in enumerate(codes)}
+    agent._judge(RunResult(state=WorkerState.FAILED, failures=cast(Any, failures)))
+    return cast(int, agent._remaining_restarts)
+
+
+def test_three_failures_without_a_step_are_enough(agent: Any) -> None:
+    assert [fail(agent, 1) for _ in range(NUM_FAILURES_WITHOUT_PROGRESS)] == [BUDGET, BUDGET, 0]
+
+
+def test_a_script_that_does_not_report_makes_progress_when_it_lives_long(agent: Any) -> None:
+    for _ in range(6):
+        agent._started -= 61
+        assert fail(agent, 1) == BUDGET
+        agent._started = time.monotonic()
+        assert fail(agent, 1) == BUDGET
+
+
+@pytest.mark.parametrize(
+    ("steps", "budgets"),
+    [
+        ((9, 10, 11, 12, 13), (BUDGET,) * 5),  # 10 is more than 9, as a number
+        ((20, 20, 20, 20), (BUDGET, BUDGET, BUDGET, 0)),
+        ((20, 15, 18, 20), (BUDGET, BUDGET, BUDGET, 0)),  # made again from a checkpoint, never beyond
+        ((20, 15, 21, 15, 22), (BUDGET,) * 5),
+    ],
+)
+def test_progress_is_a_step_beyond_the_best(agent: Any, steps: tuple[int, ...], budgets: tuple[int, ...]) -> None:
+    assert tuple(fail(agent, 1, step=step) for step in steps) == budgets
+
+
+def test_a_stop_at_a_checkpoint_is_free_as_long_as_there_are_steps(agent: Any) -> None:
+    assert [fail(agent, 75, step=step) for step in (1, 2, 3, 4)] == [BUDGET + 1, BUDGET + 2, BUDGET + 3, BUDGET + 4]
+    assert [fail(agent, 75, step=4) for _ in range(3)][-1] == 0
+
+
+@pytest.mark.parametrize("codes", [(78,), (-15, 78), (75, 64), (1, 75, 78)])
+def test_a_final_code_of_any_worker_ends_it(agent: Any, codes: tuple[int, ...]) -> None:
+    assert fail(agent, *codes, step=1) == 0
+
+
+@pytest.mark.parametrize("change", ["left", "lost", "regroup", "evicted", "closed"])
+@pytest.mark.parametrize("code", [1, -signal.SIGABRT])
+def test_the_echo_of_a_loss_elsewhere_is_free(agent: Any, change: str, code: int) -> None:
+    agent._worker_group.group_world_size = 2
+    for number in range(1, 6):
+        agent._handler = Handler("", "joined", "", change)
+        assert fail(agent, code) == BUDGET + number  # torch takes one for the restart
+
+
+def test_a_killed_worker_and_one_that_is_alone_are_not_waited_for(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "_handler", None)  # is not asked
+    fail(agent, 1)
+    agent._worker_group.group_world_size = 2
+    assert fail(agent, -signal.SIGKILL) == BUDGET
+
+
+def test_a_failure_with_all_nodes_there_is_our_own(agent: Any) -> None:
+    agent._worker_group.group_world_size = 2
+    assert [fail(agent, 1) for _ in range(NUM_FAILURES_WITHOUT_PROGRESS)] == [BUDGET, BUDGET, 0]
