@@ -153,15 +153,16 @@ def go_through_accidents(job: Job, etcd: Etcd) -> None:
     """Etcd restarts (nothing happens), a worker is killed, a node is told to go."""
     stays, goes = job.start("a"), job.start("b")
     wait_for(lambda: any(step >= 3 and world == 2 for step, world in plain_steps(job)), "three steps")
+    generation = job.events("rendezvous")[-1]["generation"]  # not the first, if one has started much later
     etcd.stop()
     before = plain_steps(job)[-1][0]
     time.sleep(1)
     etcd.start()
     wait_for(lambda: plain_steps(job)[-1][0] > before + 12, "steps while etcd was away")
-    assert {event["generation"] for event in job.events("rendezvous")} == {1}
+    assert job.events("rendezvous")[-1]["generation"] == generation
 
     os.kill(goes.worker(), signal.SIGKILL)
-    wait_for(lambda: len({event["generation"] for event in job.events("rendezvous")}) == 2, "a second world")
+    wait_for(lambda: job.events("rendezvous")[-1]["generation"] > generation, "a second world")
     before = plain_steps(job)[-1][0]
     wait_for(lambda: any(step > before + 2 and world == 2 for step, world in plain_steps(job)), "steps of two")
     goes.process.send_signal(signal.SIGTERM)
@@ -218,15 +219,50 @@ def test_what_follows_from_an_exit_code(tmp_path: Path, etcd: Etcd, argument: st
         job.stop()
 
 
+STUBBORN = """
+    import os, signal, sys, time
+    if os.environ["LOCAL_RANK"] == "0":
+        while not os.path.exists("ready"):
+            time.sleep(0.05)
+        print("FAILED", time.time(), flush=True)
+        sys.exit(78)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open("ready", "w").close()
+    time.sleep(600)
+"""
+
+
+def test_siblings_of_a_failed_worker_are_not_waited_for_and_do_not_hide_its_code(tmp_path: Path, etcd: Etcd) -> None:
+    job = script_job(tmp_path, etcd, STUBBORN)
+    try:
+        agent = job.start("a", "--nproc-per-node=2")
+        assert agent.wait() == exit_codes.DO_NOT_RESTART, job.tail()
+        match = re.search(r"^FAILED ([\d.]+)", agent.log.read_text(), re.MULTILINE)
+        assert match
+        assert agent.events("notice")[-1]["time"] - float(match[1]) < 20  # torch's grace is 30 s
+    finally:
+        job.stop()
+
+
 def test_a_spare_beyond_the_most_waits_and_ends_with_the_job(tmp_path: Path, etcd: Etcd) -> None:
-    job = script_job(tmp_path, etcd, "import time; print('RAN', flush=True); time.sleep(9)", nnodes="1:1")
+    script = """
+        import os, time
+        print("RAN", flush=True)
+        while not os.path.exists("done"):
+            time.sleep(0.1)
+    """
+    job = script_job(tmp_path, etcd, script, nnodes="1:1")
     try:
         busy = job.start("busy")
         wait_for(lambda: "RAN" in busy.log.read_text(), "the worker")
         spare = job.start("spare")
+        wait_for(lambda: spare.events("notice"), "the spare to come")
+        time.sleep(1)  # in which it would start a worker, if it did
+        (tmp_path / "done").touch()
         assert busy.wait() == exit_codes.FINISHED
         assert spare.wait() == exit_codes.FINISHED, job.tail()
-        assert "RAN" not in spare.log.read_text() or "has finished already" in spare.log.read_text()
+        assert "RAN" not in spare.log.read_text()
+        assert {event["generation"] for event in job.events("rendezvous")} == {1}
     finally:
         job.stop()
 

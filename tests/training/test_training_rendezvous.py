@@ -398,7 +398,7 @@ def test_a_joiner_is_admitted_and_a_later_round_waits_for_nobody_else(etcd: Memo
         assert first.last_change == "joined"
         start = time.monotonic()
         info = first.next_rendezvous()
-        assert time.monotonic() - start < 3  # the last call of 5 s is for the first round
+        assert time.monotonic() - start < 5  # the last call of 5 s is for the first round
         return cast(RendezvousInfo, info)
 
     infos = together(carry_on, joiner.next_rendezvous)
@@ -410,7 +410,7 @@ def test_a_joiner_is_admitted_and_a_later_round_waits_for_nobody_else(etcd: Memo
 
 
 def test_a_node_that_leaves_is_missed_at_once_and_not_waited_for(etcd: MemoryEtcd) -> None:
-    nodes = [handler(etcd) for _ in range(3)]
+    nodes = [handler(etcd, last_call_timeout="5") for _ in range(3)]
     together(*[node.next_rendezvous for node in nodes])
 
     nodes[0].leave()
@@ -420,14 +420,14 @@ def test_a_node_that_leaves_is_missed_at_once_and_not_waited_for(etcd: MemoryEtc
     start = time.monotonic()
     infos = together(*[node.next_rendezvous for node in nodes[1:]])
 
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5  # no last call
     assert [info.world_size for info in infos] == [2, 2]
     for node in nodes[1:]:
         node.leave()
 
 
 def test_a_node_whose_workers_failed_is_told_apart_from_one_that_left(etcd: MemoryEtcd) -> None:
-    nodes = [handler(etcd) for _ in range(3)]
+    nodes = [handler(etcd, last_call_timeout="5") for _ in range(3)]
     together(*[node.next_rendezvous for node in nodes])
 
     def survivor(node: Any) -> Any:
@@ -508,7 +508,7 @@ def test_of_three_nodes_for_two_places_one_is_spare_through_failures_and_losses(
 
 def test_a_node_lost_after_the_round_is_not_waited_for(etcd: MemoryEtcd) -> None:
     """Rank 0 vanishes before it has told its address; the other must not wait for it until the store's time is up."""
-    first, second = handler(etcd), handler(etcd)
+    first, second = (handler(etcd, nnodes=(1, 2), last_call_timeout="5") for _ in range(2))
     lost, survivor = sorted((first, second), key=lambda node: cast(NodeDesc, node._this_node))
 
     def vanish(*_: Any) -> Any:
@@ -543,7 +543,7 @@ def test_a_store_waits_for_an_etcd_that_is_away(etcd: MemoryEtcd) -> None:
 
 
 def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> None:
-    survivor, killed = handler(etcd), handler(etcd)
+    survivor, killed = (handler(etcd, nnodes=(1, 2), last_call_timeout="5") for _ in range(2))
     together(survivor.next_rendezvous, killed.next_rendezvous)
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:  # so that the survivor has met the other's port
@@ -553,7 +553,7 @@ def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> 
     killed._stop_heartbeats()
     killed._executor._presence.close()
     while not survivor.num_nodes_waiting():
-        assert time.monotonic() < deadline + 5
+        assert time.monotonic() < deadline + 9  # its heartbeat would be missed after 15 s
         time.sleep(0.05)
 
     assert survivor.last_change == "lost"
@@ -562,8 +562,8 @@ def test_a_killed_launcher_is_found_out_by_its_closed_port(etcd: MemoryEtcd) -> 
 
 
 def test_a_newcomer_finds_out_the_dead_by_closed_port_and_late_heartbeat(etcd: MemoryEtcd) -> None:
-    """It has never reached the dead node's port; half of the window of 3 s is enough all the same."""
-    killed, newcomer = handler(etcd, keep_alive_interval="1"), handler(etcd, keep_alive_interval="1")
+    """It has never reached the dead node's port; half of the window of 6 s is enough all the same."""
+    killed, newcomer = handler(etcd, keep_alive_interval="2"), handler(etcd, keep_alive_interval="2")
     together(killed.next_rendezvous)
     killed._stop_heartbeats()
     killed._executor._presence.close()
@@ -572,7 +572,7 @@ def test_a_newcomer_finds_out_the_dead_by_closed_port_and_late_heartbeat(etcd: M
     info = together(newcomer.next_rendezvous)[0]
 
     assert info.world_size == 1
-    assert 1.4 < time.monotonic() - start < 2.9
+    assert 2.9 < time.monotonic() - start < 5.9
     newcomer.leave()
 
 

@@ -188,10 +188,13 @@ def _launch_with_torch(args: argparse.Namespace) -> int:
     from torch.distributed.run import config_from_args  # noqa: PLC0415
     from torch.distributed.run import run as torchrun  # noqa: PLC0415
 
+    logging.disable()  # what torch has to say it says below
     try:
         config_from_args(argparse.Namespace(**vars(args)))
     except (ValueError, AssertionError) as error:
         raise UsageError(str(error)) from error
+    finally:
+        logging.disable(logging.NOTSET)
     try:
         torchrun(args)  # type: ignore[no-untyped-call]
     except ValueError as error:
