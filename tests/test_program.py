@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import runpy
 import sys
@@ -61,6 +62,12 @@ class Echo(mocks.Mocks):
 
 
 Program = Callable[[Config], Recorded]
+
+
+@pytest.fixture(autouse=True)
+def _event_loop() -> None:
+    """Pulumi's SDK takes the thread's event loop; a test before this one may have left none."""
+    asyncio.set_event_loop(asyncio.new_event_loop())
 
 
 @pytest.fixture

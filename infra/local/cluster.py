@@ -147,7 +147,7 @@ class LocalCluster:
             # The kubeconfig goes first: without it nobody takes a half erased cluster for one that is there.
             for name in ("kubeconfig", "images.json"):
                 self.state.path(name).unlink(missing_ok=True)
-            for name in ("nodes", "cloud", "volumes", "control_plane"):
+            for name in ("n", "nodes", "cloud", "volumes", "control_plane"):
                 if self.state.path(name).exists():
                     shutil.rmtree(self.state.path(name))
 

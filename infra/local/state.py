@@ -23,10 +23,9 @@ from infra.local.errors import LocalClusterError
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 SOCKET_PATH_MAX = 107  # bytes: sun_path of unix(7) holds 108 with its terminating zero
-# The longest socket that any part opens below the state folder is the kubelet's; names of nodes are checked when
-# they are known, this one is checked when the folder is opened.
+# The longest socket that any part opens below the state folder is a kubelet's (n/250 leads to a node's folder).
+LONGEST_SOCKET_BELOW = "n/250/kubelet/pod-resources/kubelet.sock"
 _ELSEWHERE = "choose another folder: export TRAINYARD_STATE_DIR=<folder>"
-SHORTEST_SOCKET_BELOW = "nodes/n-1/kubelet/pod-resources/kubelet.sock"
 
 
 class State:
@@ -38,7 +37,7 @@ class State:
 
     def __init__(self, directory: Path) -> None:
         self.directory = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would follow the user's links
-        _require_socket_path(self.directory / SHORTEST_SOCKET_BELOW, self.directory)
+        _require_socket_path(self.directory / LONGEST_SOCKET_BELOW, self.directory)
         with self._plain_errors("open"):
             self.directory.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             found = self.directory.stat()
@@ -61,16 +60,6 @@ class State:
         path = self.path(*parts)
         with self._plain_errors("create a folder in"):
             path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        return path
-
-    def socket(self, *parts: str) -> Path:
-        """The path of a unix socket in the folder.
-
-        Raises:
-            LocalClusterError: the path is longer than Linux allows for sockets.
-        """
-        path = self.path(*parts)
-        _require_socket_path(path, self.directory)
         return path
 
     def write(self, path: Path, content: str | bytes, mode: int = PRIVATE_FILE) -> bool:

@@ -15,6 +15,7 @@ from infra.local.nodes.spec import Machine, NodeSpec, ordinal_of, plan
 from infra.wiring.scheduling import GPU_TAINT, SPOT_TAINT
 
 FOLDER = Path("/state/nodes/gpu-spot-1")
+SHORT = Path("/state/n/1")
 
 
 def spec(pool: str, ordinal: int, **changes: Any) -> NodeSpec:
@@ -101,7 +102,7 @@ def test_a_record_comes_back_as_it_was() -> None:
 
 def configured(**changes: Any) -> dict[str, Any]:
     pair = Pair(FOLDER / "serving.crt", FOLDER / "serving.key")
-    return kubelet.configuration(machine("gpu-spot", 1, **changes), FOLDER, Path("/state/ca.crt"), pair)
+    return kubelet.configuration(machine("gpu-spot", 1, **changes), FOLDER, SHORT, Path("/state/ca.crt"), pair)
 
 
 def test_a_kubelet_asks_the_api_server_who_may_do_what() -> None:
@@ -115,9 +116,9 @@ def test_a_kubelet_asks_the_api_server_who_may_do_what() -> None:
 
 def test_everything_that_a_kubelet_writes_is_in_its_folder() -> None:
     settings = configured()
-    arguments = kubelet.command(machine("gpu-spot", 1), FOLDER, Path("/bin/kubelet"), FOLDER / "kubeconfig")
+    arguments = kubelet.command(machine("gpu-spot", 1), FOLDER, SHORT, Path("/bin/kubelet"), FOLDER / "kubeconfig")
     for place in (settings["podLogsDir"], settings["volumePluginDir"], *[a.partition("=")[2] for a in arguments[3:5]]):
-        assert place.startswith(str(FOLDER))
+        assert place.startswith((str(FOLDER), str(SHORT)))
 
 
 def test_taints_and_labels_reach_the_node_before_any_pod_does() -> None:
@@ -127,7 +128,7 @@ def test_taints_and_labels_reach_the_node_before_any_pod_does() -> None:
         "nvidia.com/gpu",
         "trainyard.dev/spot",
     ]
-    arguments = kubelet.command(spot, FOLDER, Path("kubelet"), FOLDER)
+    arguments = kubelet.command(spot, FOLDER, SHORT, Path("kubelet"), FOLDER)
     # The kubelet would refuse to start with the others; the local cloud sets them.
     assert "--node-labels=trainyard.dev/pool=gpu-spot" in arguments
     assert "--cloud-provider=external" in arguments

@@ -292,7 +292,6 @@ class Nodes:
         if not free:
             raise LocalClusterError(f"no more than {LAST_NUMBER} nodes fit on this computer", remedy="ask for fewer")
         machine = Machine(spec, free[0], self._network())
-        self._state.socket("nodes", spec.name, "kubelet", "pod-resources", "kubelet.sock")
         # The number is used up before the folder exists: an interruption leaves a gap, never a name used twice.
         last = self._last_ordinals()
         last[spec.pool] = max(last.get(spec.pool, 0), ordinal_of(spec.name, spec.pool))
@@ -303,6 +302,7 @@ class Nodes:
 
     def _start(self, machine: Machine) -> None:
         state, folder = self._state, self._state.folder("nodes", machine.name)
+        short = self._short_path(machine)
         for below in ("kubelet/pods", "pod-logs", "volume-plugins"):
             state.folder("nodes", machine.name, below)
         issue = self._control_plane.authority.issue
@@ -318,11 +318,12 @@ class Nodes:
         host_resolver = resolver.read_text() if resolver.exists() else ""
         state.write(folder / "resolv.conf", kubelet.resolver(host_resolver), mode=0o644)
         authority = self._control_plane.authority.pair.certificate
-        settings = kubelet.configuration(machine, folder, authority, serving)
+        settings = kubelet.configuration(machine, folder, short, authority, serving)
         state.write(folder / "kubelet.yaml", yaml.safe_dump(settings, sort_keys=False))
         process = kubelet.node_process(
             machine,
             folder,
+            short,
             images=state.path("images.json"),
             # Containers find the API server through these; the Service's own address leads nowhere without kube-proxy.
             environment={
@@ -331,7 +332,7 @@ class Nodes:
                 "KUBERNETES_SERVICE_PORT_HTTPS": str(self._control_plane.ports.api_server),
             },
             hide=self._hide,
-            kubelet_command=kubelet.command(machine, folder, self._engines["kubelet"], config),
+            kubelet_command=kubelet.command(machine, folder, short, self._engines["kubelet"], config),
         )
         state.write_json(folder / "node.json", process)
         self._processes.start(
@@ -339,6 +340,15 @@ class Nodes:
             [self._engines["process-runtime"], "node", "--config", folder / "node.json"],
             inputs=(folder / "node.json", folder / "kubelet.yaml", config, serving.certificate),
         )
+
+    def _short_path(self, machine: Machine) -> Path:
+        """A link to the node's folder whose path leaves room for the sockets below it (unix(7): 107 bytes)."""
+        link = self._state.folder("n") / str(machine.number)
+        target = Path("..", "nodes", machine.name)
+        if not (link.is_symlink() and link.readlink() == target):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+        return link
 
     def _network(self) -> int:
         path = self._state.path("nodes", "network.json")

@@ -18,8 +18,8 @@ HEALTH_PORT = 10248
 _RESERVED_LABELS = ("kubernetes.io", "k8s.io")
 
 
-def configuration(machine: Machine, folder: Path, authority: Path, serving: Pair) -> dict[str, Any]:
-    """The KubeletConfiguration of a node whose folder is `folder`."""
+def configuration(machine: Machine, folder: Path, short: Path, authority: Path, serving: Pair) -> dict[str, Any]:
+    """The KubeletConfiguration of a node whose folder is `folder`, and `short` for the sockets in it."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -36,7 +36,7 @@ def configuration(machine: Machine, folder: Path, authority: Path, serving: Pair
             "x509": {"clientCAFile": str(authority)},
         },
         "authorization": {"mode": "Webhook"},
-        "containerRuntimeEndpoint": f"unix://{folder}/cri.sock",
+        "containerRuntimeEndpoint": f"unix://{short}/cri.sock",
         "registerWithTaints": [taint.as_kubernetes() for taint in machine.spec.taints],
         "nodeLeaseDurationSeconds": NODE_LEASE_SECONDS,
         "nodeStatusUpdateFrequency": "2s",  # a restarted node shows its true state at the second report
@@ -78,7 +78,7 @@ def reserved(wanted: Mapping[str, str], cpus: int, memory_bytes: int) -> dict[st
     return kept
 
 
-def command(machine: Machine, folder: Path, kubelet: Path, kubeconfig: Path) -> list[str]:
+def command(machine: Machine, folder: Path, short: Path, kubelet: Path, kubeconfig: Path) -> list[str]:
     """The kubelet with its arguments."""
     labels = {
         name: value
@@ -89,7 +89,7 @@ def command(machine: Machine, folder: Path, kubelet: Path, kubeconfig: Path) -> 
         str(kubelet),
         f"--config={folder / 'kubelet.yaml'}",
         f"--kubeconfig={kubeconfig}",
-        f"--root-dir={folder / 'kubelet'}",
+        f"--root-dir={short / 'kubelet'}",
         f"--cert-dir={folder / 'kubelet-certificates'}",
         f"--hostname-override={machine.name}",
         "--cloud-provider=external",
@@ -100,6 +100,7 @@ def command(machine: Machine, folder: Path, kubelet: Path, kubeconfig: Path) -> 
 def node_process(
     machine: Machine,
     folder: Path,
+    short: Path,
     *,
     images: Path,
     environment: Mapping[str, str],
@@ -110,7 +111,7 @@ def node_process(
     return {
         "name": machine.name,
         "dir": str(folder),
-        "socket": str(folder / "cri.sock"),
+        "socket": str(short / "cri.sock"),
         "podNetwork": machine.pod_network,
         "images": str(images),
         "streamingAddress": machine.address,
