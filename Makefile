@@ -10,6 +10,8 @@ RUN := .venv/bin/trainyard
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 # Byte code once at installation: torch imports twice as fast.
 export UV_COMPILE_BYTECODE := 1
+# The computer's own certificates, as pip and go use them: companies have proxies.
+export UV_SYSTEM_CERTS := 1
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
