@@ -327,7 +327,8 @@ def test_pods_find_each_other_by_the_names_of_services(local: Local) -> None:
     wait_for("cloud is dead", lambda: CLOUD not in local.pids())
     local.up()
     local.kubectl("delete", "pod", "worker-1")
-    local.kubectl("exec", "worker-0", "--", "sh", "-c", "kill -9 $(cat /tmp/pid)")
+    # A moment later: the container's end would end this very command, too.
+    local.kubectl("exec", "worker-0", "--", "sh", "-c", "(sleep 0.3; kill -9 $(cat /tmp/pid)) >/dev/null 2>&1 &")
     wait_for(
         "container restarted", lambda: local.get("pod", "worker-0")["status"]["containerStatuses"][0]["restartCount"]
     )
