@@ -1,7 +1,21 @@
-"""What holds for all tests."""
+"""What all tests share."""
 
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 # A shell starts what runs in the background (`make test &`, many CI systems) with SIGINT ignored, and so would be all
 # programs that tests start and interrupt. A handler of ours is not inherited: they begin with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A temporary folder with a short path: sockets need that, and pytest's own are long."""
+    folder = Path(tempfile.mkdtemp(prefix="ty", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

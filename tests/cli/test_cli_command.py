@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ from infra.cli import workspace
 from infra.cli.console import Steps
 
 TRAINYARD = Path(sys.executable).with_name("trainyard")
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A temporary folder whose path leaves room for unix sockets (pytest's own do not)."""
-    with tempfile.TemporaryDirectory(prefix="ty-") as folder:
-        yield Path(folder)
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -110,28 +101,28 @@ def test_down_asks_before_it_removes_and_does_not_hang_without_a_terminal(
     assert "add --yes" in err
 
 
-def test_down_of_what_never_was_is_fine(short_path: Path) -> None:
+def test_down_of_what_never_was_is_fine(short_tmp: Path) -> None:
     for _ in range(2):
         done = subprocess.run(
             [TRAINYARD, "down", "--yes", "--state", "--json"],
-            env=environment_in(short_path),
+            env=environment_in(short_tmp),
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"stack": "local", "changes": {}}
-        assert not (short_path / "state").exists()
+        assert not (short_tmp / "state").exists()
 
 
-def test_status_of_what_does_not_run_says_so(short_path: Path) -> None:
+def test_status_of_what_does_not_run_says_so(short_tmp: Path) -> None:
     done = subprocess.run(
-        [TRAINYARD, "status", "--json"], env=environment_in(short_path), capture_output=True, text=True, check=False
+        [TRAINYARD, "status", "--json"], env=environment_in(short_tmp), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
-    assert not (short_path / "state").exists()
+    assert not (short_tmp / "state").exists()
     assert report["healthy"] is False
     assert not any(part["pid"] for part in report["processes"])
 
@@ -147,12 +138,12 @@ def test_what_others_say_is_shown_as_it_is_and_never_taken_for_markup(capsys: py
     assert [step.note for step in steps.finished] == ["no room on [gpu-spot-1] [/]"]
 
 
-def test_the_state_folder_is_deleted_without_what_others_put_there(short_path: Path) -> None:
-    theirs = short_path / "state" / "thesis.txt"
+def test_the_state_folder_is_deleted_without_what_others_put_there(short_tmp: Path) -> None:
+    theirs = short_tmp / "state" / "thesis.txt"
     theirs.parent.mkdir(mode=0o700)
     theirs.write_text("years of work")
     arguments = [str(TRAINYARD), "down", "--yes", "--state"]
-    subprocess.run(arguments, env=environment_in(short_path), capture_output=True, check=True)
+    subprocess.run(arguments, env=environment_in(short_tmp), capture_output=True, check=True)
     assert [path.name for path in theirs.parent.iterdir()] == ["thesis.txt"]
 
 
@@ -175,15 +166,15 @@ def test_output_that_cannot_be_written_is_said_plainly() -> None:
 
 
 def test_a_stack_file_that_became_wrong_does_not_keep_a_cluster_alive(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
 ) -> None:
-    (short_path / "Pulumi.local.yaml").write_text("config: {trainyard:target: nowhere}")
-    (short_path / "state" / "control_plane").mkdir(parents=True)
-    monkeypatch.setattr(workspace, "CHECKOUT", short_path)
-    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(short_path / "state"))
+    (short_tmp / "Pulumi.local.yaml").write_text("config: {trainyard:target: nowhere}")
+    (short_tmp / "state" / "control_plane").mkdir(parents=True)
+    monkeypatch.setattr(workspace, "CHECKOUT", short_tmp)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(short_tmp / "state"))
     code, _, err = run(capsys, monkeypatch, "down", "--yes", "--state")
     assert code == 0, err
-    assert not (short_path / "state").exists()
+    assert not (short_tmp / "state").exists()
 
 
 def test_the_command_is_what_the_package_installs() -> None:
