@@ -161,10 +161,12 @@ def show_environment(stack: options.Stack = "local", json: options.Json = False)
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
 
 
-def _run(workspace: Workspace, operation: Operation, steps: Steps, name: str) -> Summary:
+def _run(
+    workspace: Workspace, operation: Operation, steps: Steps, name: str, within: timedelta | None = None
+) -> Summary:
     looks = operation == "preview"
     with steps.step(name):
-        summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note)
+        summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note, within)
         steps.note(summary.sentence(done=not looks))
     return summary
 
@@ -226,13 +228,10 @@ def _destroy_in_time(workspace: Workspace, steps: Steps) -> dict[str, int]:
     It waits for every pod to end, which takes an overloaded cluster forever; but the cluster is deleted next anyway.
     """
     try:
-        with steps.step(f"stack {workspace.stack}"):
-            summary = workspace.engine().run("destroy", steps.note, within=DESTROYED_WITHIN)
-            steps.note(summary.sentence(done=True))
+        return _run(workspace, "destroy", steps, f"stack {workspace.stack}", DESTROYED_WITHIN).changes
     except (TrainyardError, OSError) as error:
         steps.say(f"The stack could not be removed piece by piece; it goes with its cluster. {error}")
         return {}
-    return summary.changes
 
 
 def _delete_state(workspace: Workspace) -> None:
@@ -241,7 +240,7 @@ def _delete_state(workspace: Workspace) -> None:
     for name in ("pulumi", "logs"):
         if (directory / name).exists():
             shutil.rmtree(directory / name)
-    for name in ("kubeconfig", "stack", "lock.holder", "lock"):
+    for name in ("kubeconfig", "lock.holder", "lock"):
         (directory / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         directory.rmdir()

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -229,34 +229,30 @@ class Workspace:
 
     def images(self) -> dict[str, dict[str, object]]:
         """The local cluster's image table: each image of the project as a command of this checkout."""
-        interpreter = Path(sys.executable)
+        from infra.local.engines import ensure  # noqa: PLC0415
+
+        interpreter, etcd = Path(sys.executable), ensure(["etcd"])["etcd"].path
         environment = {
             "PATH": f"{interpreter.parent}:/usr/local/bin:/usr/bin:/bin",
             "PYTHONPATH": str(CHECKOUT),
             "PYTHONUNBUFFERED": "1",
         }
-        mounts = [str(CHECKOUT), str(Path(sys.prefix)), str(Path(sys.base_prefix))]
-
-        def python(module: str) -> dict[str, object]:
-            return {
-                "entrypoint": [str(interpreter), "-m", module],
-                "environment": environment,
-                "workingDir": "/",
-                "user": "65532",
-                "mounts": mounts,
-            }
-
-        from infra.local.engines import ensure  # noqa: PLC0415
-
-        etcd = ensure(["etcd"])["etcd"].path
+        shown = [CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)]
         return {
-            "trainyard/training:local": python("training"),
-            "trainyard/controller:local": python("training.controller"),
-            "trainyard/etcd:local": {
-                "entrypoint": [str(etcd)],
-                "environment": {"PATH": "/usr/bin:/bin"},
-                "workingDir": "/",
-                "user": "65532",
-                "mounts": [str(etcd)],
-            },
+            "trainyard/training:local": _image([interpreter, "-m", "training"], environment, shown),
+            "trainyard/controller:local": _image([interpreter, "-m", "training.controller"], environment, shown),
+            "trainyard/etcd:local": _image([etcd], {"PATH": "/usr/bin:/bin"}, [etcd]),
         }
+
+
+def _image(
+    entrypoint: Sequence[Path | str], environment: Mapping[str, str], shown: Sequence[Path]
+) -> dict[str, object]:
+    """An entry of the image table, run by the user of the project's images (`infra.in_cluster.pods.UNPRIVILEGED`)."""
+    return {
+        "entrypoint": [str(part) for part in entrypoint],
+        "environment": dict(environment),
+        "workingDir": "/",
+        "user": "65532",
+        "mounts": [str(path) for path in shown],
+    }
