@@ -597,7 +597,11 @@ if os.geteuid() == 0:  # else all tests of this module run as an ordinary user a
         os.chown(place, NOBODY, NOBODY)
         (place / "engines").mkdir(mode=0o755)
         for name in (*ENGINES, "kubectl"):
-            shutil.copy(engine(name), place / "engines" / name)
+            # A second name costs nothing; copies of 600 MB keep a slow disk from etcd's writes for half a minute.
+            try:
+                os.link(engine(name), place / "engines" / name)
+            except OSError:  # another file system
+                shutil.copy(engine(name), place / "engines" / name)
         packages = [entry for entry in sys.path if entry.endswith("-packages")]
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -622,6 +626,10 @@ if os.geteuid() == 0:  # else all tests of this module run as an ordinary user a
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
 
+        def all_is_well() -> bool:
+            assert run("status").split() == []
+            return True
+
         theirs = Local(place / "state")
         try:
             run("up")
@@ -632,7 +640,8 @@ if os.geteuid() == 0:  # else all tests of this module run as an ordinary user a
             owners = [one.info["uids"].effective for one in processes if one.info["cmdline"] == ["sleep", "600"]]
             assert owners
             assert 0 not in owners
-            assert json.loads(run("status")) == {"healthy": True}
+            # Health is of a moment, in which a component of a busy computer may be late with its answer.
+            wait_for("all is well", all_is_well, seconds=30)
         finally:
             run("down")
             left = marked(place / "state")
@@ -659,4 +668,6 @@ if __name__ == "__main__":
         case "down":
             it.cluster().down()
         case "status":
-            print(json.dumps({"healthy": it.cluster().status().healthy}))
+            now = it.cluster().status()
+            parts = [part.name for part in now.components if not part.healthy]
+            print(*parts, *(node.machine.name for node in now.nodes if not node.ready), sep="\n")

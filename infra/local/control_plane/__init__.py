@@ -26,6 +26,7 @@ AUTHORITY, ETCD_AUTHORITY = "ca", "etcd-ca"
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"  # the API server's own, first of the range
+ANSWER_SECONDS = 5.0  # for the answer of a component on a busy computer
 READY_TIMEOUT = 90.0  # seconds; a cold start takes about 5 on two cores, this is for a machine that swaps
 
 # A node that stopped answering is NotReady after GRACE, its pods are evicted TOLERATION later. A cloud's defaults are
@@ -383,7 +384,7 @@ class ControlPlane:
 
         def ask() -> bool:
             try:
-                with opener.open(url, timeout=2) as answer:
+                with opener.open(url, timeout=ANSWER_SECONDS) as answer:
                     return bool(answer.status == 200)
             except OSError:
                 return False
