@@ -205,7 +205,7 @@ class Workspace:
         from infra.cli.engines import build_progress  # noqa: PLC0415
         from infra.local import engines  # noqa: PLC0415
 
-        names = engines.EVERY_ENGINE if self.is_local else ENGINES_OF_PULUMI
+        names = engines.LOCAL_ENGINES if self.is_local else ENGINES_OF_PULUMI
         with steps.step("engines", spinner=False), build_progress() as progress:
             found = engines.ensure(names, progress)
             elsewhere = sum(engine.origin != "cache" for engine in found.values())

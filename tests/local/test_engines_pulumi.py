@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import psutil
 import pytest
 from pulumi.runtime.proto import language_pb2 as messages

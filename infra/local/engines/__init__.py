@@ -5,12 +5,21 @@
 
 from collections.abc import Iterable
 
-from infra.local.engines.catalogue import CATALOGUE, EVERY_ENGINE, LANGUAGE_HOST
+from infra.local.engines.catalogue import CATALOGUE, EVERY_ENGINE, LANGUAGE_HOST, LOCAL_ENGINES
 from infra.local.engines.discovery import Engine, locate
 from infra.local.engines.errors import EngineError
 from infra.local.engines.progress import BuildProgress, NoProgress
 
-__all__ = ["EVERY_ENGINE", "BuildProgress", "Engine", "EngineError", "NoProgress", "ensure", "locate"]
+__all__ = [
+    "EVERY_ENGINE",
+    "LOCAL_ENGINES",
+    "BuildProgress",
+    "Engine",
+    "EngineError",
+    "NoProgress",
+    "ensure",
+    "locate",
+]
 
 
 def ensure(names: Iterable[str] = EVERY_ENGINE, progress: BuildProgress | None = None) -> dict[str, Engine]:

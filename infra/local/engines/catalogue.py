@@ -14,6 +14,7 @@ LANGUAGE_HOST_SOURCE = ROOM / "language_host.py"
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.7.3"
 PULUMI_VERSION = "3.274.1"
+KWOK_VERSION = "0.8.0"
 PROVIDER_VERSION = "4.25.0"  # the newest release whose plugin builds from a module; PyPI's pulumi-kubernetes agrees
 
 
@@ -154,6 +155,19 @@ _SPECS = (
         remedy="put kubectl 1.35, 1.36 or 1.37 on PATH",
     ),
     EngineSpec(
+        name="kwok",
+        purpose="plays the nodes of a rehearsed cluster",
+        version=KWOK_VERSION,
+        module=MODULES / "kwok",
+        package="sigs.k8s.io/kwok/cmd/kwok",
+        ldflags=f"-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",
+        seconds=191,
+        megabytes=63,
+        accepts=VersionRange((0, 7), (0, 9)),
+        version_pattern=r"kwok version v(\d+\.\d+\.\d+)",
+        remedy="put kwok 0.8 on PATH (a kwok release has it)",
+    ),
+    EngineSpec(
         name="process-runtime",
         purpose="runs containers as processes of this computer (this project's own)",
         version="source",
@@ -169,3 +183,8 @@ CATALOGUE: dict[str, EngineSpec] = {spec.name: spec for spec in _SPECS}
 
 LANGUAGE_HOST = "pulumi-language-python"  # comes with pulumi: a release's own, else this project's beside a built one
 EVERY_ENGINE: tuple[str, ...] = (*CATALOGUE, LANGUAGE_HOST)
+
+REHEARSAL_ENGINES: tuple[str, ...] = ("kwok",)
+"""Needed to rehearse a cloud stack, and for nothing else."""
+LOCAL_ENGINES: tuple[str, ...] = tuple(name for name in EVERY_ENGINE if name not in REHEARSAL_ENGINES)
+"""What a local stack needs."""

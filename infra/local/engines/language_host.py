@@ -26,9 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import pulumi
-from google.protobuf import empty_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2
 from pulumi.runtime import reset_options, run_in_stack, set_all_config
 from pulumi.runtime.proto import language_pb2 as messages
 from pulumi.runtime.proto import language_pb2_grpc, plugin_pb2
