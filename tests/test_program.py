@@ -16,7 +16,8 @@ from pulumi.runtime import mocks, rpc
 from pulumi.runtime.config import set_all_config
 
 from infra.clusters import CHECKOUT
-from infra.settings import Settings, _Section, from_engine
+from infra.settings import Settings, from_engine
+from infra.settings.base import Section
 from infra.wiring.local_nodes import node_specs
 
 PROGRAM = CHECKOUT / "infra/__main__.py"
@@ -106,7 +107,7 @@ def inputs(recorded: Recorded) -> dict[str, str]:
     }
 
 
-def leaves(section: type[_Section] = Settings, prefix: str = "") -> Iterator[str]:
+def leaves(section: type[Section] = Settings, prefix: str = "") -> Iterator[str]:
     """Every key that holds a value and not a section: `nodePools[].name`, `etcd.storage`, …"""
     for field in section.model_fields.values():
         annotation = field.annotation
@@ -119,7 +120,7 @@ def leaves(section: type[_Section] = Settings, prefix: str = "") -> Iterator[str
 
 
 def is_section(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, _Section)
+    return isinstance(part, type) and issubclass(part, Section)
 
 
 # Another value for each leaf that shall reach a resource, on the target where it has a meaning.

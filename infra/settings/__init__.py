@@ -21,16 +21,17 @@ from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field
 
 from infra.errors import TrainyardError
+from infra.settings.aws import Aws
+from infra.settings.base import FROM_TEXT, Name, Section, Size, Whole, Words
 from infra.wiring.naming import TAKEN_NAMESPACES
 from infra.wiring.scheduling import taints_of
 
 PROJECT = "trainyard"
 
-Target = Literal["local", "kubeconfig"]
+Target = Literal["local", "kubeconfig", "aws"]
 Capacity = Literal["on-demand", "spot"]
 AccessMode = Literal["ReadWriteMany", "ReadWriteOnce"]
 
@@ -42,12 +43,6 @@ YAML_MISTAKES = (
 )  # fmt: skip
 """What reading a YAML text may raise; PyYAML lets through what its constructors of dates and numbers raise."""
 
-# What Kubernetes takes as an object name (RFC 1123 label).
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-# The subset of Kubernetes quantities that makes sense for storage and memory.
-_SIZE = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti)")
-# A value of the engine is text: this says so to the validators of numbers.
-_FROM_TEXT = "values are text"
 # Pulumi's own keys of a stack file (`ProjectStack` in Pulumi's sdk/go/common/workspace).
 _PULUMI_KEYS = ("config", "encryptedkey", "encryptionsalt", "environment", "secretsprovider")
 
@@ -56,15 +51,6 @@ class SettingsError(TrainyardError):
     """A stack's settings cannot be used; the message lists every mistake with the command that fixes it."""
 
     exit_code = 2
-
-
-def _name(value: str) -> str:
-    if len(value) > 40 or not _NAME.fullmatch(value):
-        raise ValueError(
-            "must be a Kubernetes name: lower-case letters, digits and '-', beginning and ending with a letter or"
-            " digit, at most 40 long"
-        )
-    return value
 
 
 def _free_namespace(value: str) -> str:
@@ -76,53 +62,16 @@ def _free_namespace(value: str) -> str:
     return value
 
 
-def _size(value: str) -> str:
-    if not _SIZE.fullmatch(value):
-        raise ValueError("must be a whole number with a unit Ki, Mi, Gi or Ti, for example 10Gi")
-    return value
-
-
-def _words(value: str) -> str:
-    if not value or value != value.strip():
-        raise ValueError("must not be empty, nor begin or end with a space")
-    return value
-
-
-def _whole(value: Any, info: ValidationInfo) -> int:
-    if info.context == _FROM_TEXT and isinstance(value, str) and re.fullmatch(r"[0-9]+", value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("must be a whole number, without quotes")  # noqa: TRY004 - pydantic takes ValueErrors
-    return value
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Size = Annotated[str, AfterValidator(_size)]
-Words = Annotated[str, AfterValidator(_words)]
-
-
-class _Section(BaseModel):
-    """A mapping of the stack file: keys in camelCase, unknown keys refused, values of exactly the stated type."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,  # for Python code; a stack file is held to the camelCase keys
-        use_attribute_docstrings=True,  # the reference page is made of them
-    )
-
-
-class NodePool(_Section):
+class NodePool(Section):
     """Machines of one kind."""
 
     name: Name
     """Also the value of the node label `trainyard.dev/pool`."""
-    nodes: Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)] = 1
+    nodes: Annotated[int, Field(ge=0, le=100), Whole] = 1
     """How many machines the pool has; all pools together at most 250."""
-    gpus_per_node: Annotated[int, Field(ge=0, le=16), BeforeValidator(_whole)] = 0
+    gpus_per_node: Annotated[int, Field(ge=0, le=16), Whole] = 0
     """GPUs of one machine, offered as `nvidia.com/gpu`. On the local target they are numbers, not devices."""
-    cpus_per_node: Annotated[int, Field(ge=1, le=1024), BeforeValidator(_whole)] | None = None
+    cpus_per_node: Annotated[int, Field(ge=1, le=1024), Whole] | None = None
     """CPUs offered to pods; absent: what the machine has."""
     memory_per_node: Size | None = None
     """Memory offered to pods; absent: what the machine has."""
@@ -130,7 +79,7 @@ class NodePool(_Section):
     """`spot` machines carry a taint that only workloads which survive a reclaim tolerate."""
 
 
-class Etcd(_Section):
+class Etcd(Section):
     """The rendezvous store of the training jobs (not the store of the API server)."""
 
     storage: Size = "1Gi"
@@ -139,7 +88,7 @@ class Etcd(_Section):
     """StorageClass of its volume; absent: the cluster's default. Not for `target: local`, which brings its own."""
 
 
-class Checkpoints(_Section):
+class Checkpoints(Section):
     """The shared volume that jobs mount at /checkpoints."""
 
     size: Size = "10Gi"
@@ -151,21 +100,21 @@ class Checkpoints(_Section):
     classes of kind, k3d and minikube do not: there `ReadWriteOnce` keeps all workers of a job on one node."""
 
 
-class Controller(_Section):
+class Controller(Section):
     """The ElasticJob controller."""
 
-    replicas: Annotated[int, Field(ge=1, le=3), BeforeValidator(_whole)] = 1
+    replicas: Annotated[int, Field(ge=1, le=3), Whole] = 1
     """More than one: the others stand by, elected by a Lease."""
 
 
-class Local(_Section):
+class Local(Section):
     """Only for `target: local`."""
 
-    api_server_port: Annotated[int, Field(ge=1024, le=65535), BeforeValidator(_whole)] | None = None
+    api_server_port: Annotated[int, Field(ge=1024, le=65535), Whole] | None = None
     """A fixed port for the API server; absent: a free one is chosen and kept."""
 
 
-class Kubeconfig(_Section):
+class Kubeconfig(Section):
     """Only for `target: kubeconfig`: a cluster that exists already (kind, k3d, minikube, any)."""
 
     path: Words
@@ -174,7 +123,7 @@ class Kubeconfig(_Section):
     """Context in that file; absent: its current one."""
 
 
-class Images(_Section):
+class Images(Section):
     """What the stack's own pods run.
 
     The local target takes them from its image table. Any other cluster pulls them, so there both must be named.
@@ -190,11 +139,12 @@ def _pools_of(earlier: dict[str, Any]) -> tuple[NodePool, ...]:
     return (NodePool(name="system"),) if earlier.get("target") == "local" else ()
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything that a stack file can say."""
 
     target: Target
-    """Where the cluster is: `local` (this computer) or `kubeconfig` (one that exists)."""
+    """Where the cluster is: `local` (this computer), `kubeconfig` (one that exists), `aws` (an EKS cluster, which the
+    stack makes)."""
     namespace: Annotated[Name, AfterValidator(_free_namespace)] = "training"
     """Namespace of the training jobs; the stack makes it."""
     node_pools: tuple[NodePool, ...] = Field(default_factory=_pools_of)
@@ -212,6 +162,8 @@ class Settings(_Section):
     """Only for `target: local`."""
     kubeconfig: Kubeconfig | None = None
     """Only for `target: kubeconfig`."""
+    aws: Aws | None = None
+    """Only for `target: aws`."""
 
 
 _Location = tuple[str | int, ...]
@@ -348,7 +300,7 @@ def _check(
 
 
 def _validated(own: Mapping[str, Any], *, text: bool) -> Settings:
-    return Settings.model_validate(own, by_alias=True, by_name=False, context=_FROM_TEXT if text else None)
+    return Settings.model_validate(own, by_alias=True, by_name=False, context=FROM_TEXT if text else None)
 
 
 def _draft(own: Mapping[str, Any], wrong: list[_Location], *, text: bool) -> Settings | None:
@@ -520,9 +472,9 @@ def _dotted(location: _Location) -> str:
     return text
 
 
-def _section_at(location: _Location) -> type[_Section] | None:
+def _section_at(location: _Location) -> type[Section] | None:
     """The model that describes the mapping at a location; None where there is none."""
-    section: type[_Section] | None = Settings
+    section: type[Section] | None = Settings
     for part in location:
         if isinstance(part, int):
             continue
@@ -531,8 +483,8 @@ def _section_at(location: _Location) -> type[_Section] | None:
     return section
 
 
-def _section_in(annotation: Any) -> type[_Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, _Section):
+def _section_in(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := _section_in(part))), None)
 

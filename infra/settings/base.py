@@ -1,0 +1,64 @@
+"""What all sections of a stack file are made of: their base class, and the types of single values."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic.alias_generators import to_camel
+
+# What Kubernetes takes as an object name (RFC 1123 label).
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+# The subset of Kubernetes quantities that makes sense for storage and memory.
+_SIZE = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti)")
+# A value of the engine is text: this says so to the validators of numbers.
+FROM_TEXT = "values are text"
+
+
+def _name(value: str) -> str:
+    if len(value) > 40 or not _NAME.fullmatch(value):
+        raise ValueError(
+            "must be a Kubernetes name: lower-case letters, digits and '-', beginning and ending with a letter or"
+            " digit, at most 40 long"
+        )
+    return value
+
+
+def _size(value: str) -> str:
+    if not _SIZE.fullmatch(value):
+        raise ValueError("must be a whole number with a unit Ki, Mi, Gi or Ti, for example 10Gi")
+    return value
+
+
+def _words(value: str) -> str:
+    if not value or value != value.strip():
+        raise ValueError("must not be empty, nor begin or end with a space")
+    return value
+
+
+def _whole(value: Any, info: ValidationInfo) -> int:
+    if info.context == FROM_TEXT and isinstance(value, str) and re.fullmatch(r"[0-9]+", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("must be a whole number, without quotes")  # noqa: TRY004 - pydantic takes ValueErrors
+    return value
+
+
+Whole = BeforeValidator(_whole)
+"""Beside `Field(ge=…, le=…)`: a whole number, of which YAML knows more spellings than people."""
+Name = Annotated[str, AfterValidator(_name)]
+Size = Annotated[str, AfterValidator(_size)]
+Words = Annotated[str, AfterValidator(_words)]
+
+
+class Section(BaseModel):
+    """A mapping of the stack file: keys in camelCase, unknown keys refused, values of exactly the stated type."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,  # for Python code; a stack file is held to the camelCase keys
+        use_attribute_docstrings=True,  # the reference page is made of them
+    )
