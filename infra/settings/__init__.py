@@ -21,11 +21,11 @@ from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from infra.errors import TrainyardError
 from infra.settings.aws import Aws
-from infra.settings.base import FROM_TEXT, Name, Section, Size, Whole, Words
+from infra.settings.base import FROM_TEXT, Name, Section, Size, Switch, Whole, Words
 from infra.wiring.naming import TAKEN_NAMESPACES
 from infra.wiring.scheduling import taints_of
 
@@ -86,6 +86,10 @@ class Etcd(Section):
     """Size of its volume."""
     storage_class: Words | None = None
     """StorageClass of its volume; absent: the cluster's default. Not for `target: local`, which brings its own."""
+    members: Annotated[Literal[1, 3], Whole] = 1
+    """How many; three keep the rendezvous through the loss of a machine. Absent: 3 with `target: aws`, else 1."""
+    secure: Switch = False
+    """TLS, and certificates of the clients as authentication. Absent: true with `target: aws`, else false."""
 
 
 class Checkpoints(Section):
@@ -150,7 +154,7 @@ class Settings(Section):
     node_pools: tuple[NodePool, ...] = Field(default_factory=_pools_of)
     """Only for `target: local`: the machines, one kubelet each; absent: one pool `system` of one machine. A pool
     without GPUs that is not spot takes etcd and the controller."""
-    etcd: Etcd = Etcd()
+    etcd: Etcd = Field(default=Etcd(), validate_default=True)
     """The rendezvous store of the training jobs (not the store of the API server)."""
     checkpoints: Checkpoints = Checkpoints()
     """The shared volume that jobs mount at /checkpoints."""
@@ -164,6 +168,14 @@ class Settings(Section):
     """Only for `target: kubeconfig`."""
     aws: Aws | None = None
     """Only for `target: aws`."""
+
+    @field_validator("etcd")
+    @classmethod
+    def _etcd_of_the_target(cls, etcd: Etcd, info: ValidationInfo) -> Etcd:
+        if info.data.get("target") != "aws":
+            return etcd
+        usual: dict[str, Any] = {"members": 3, "secure": True}
+        return etcd.model_copy(update={k: v for k, v in usual.items() if k not in etcd.model_fields_set})
 
 
 _Location = tuple[str | int, ...]

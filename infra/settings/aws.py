@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.settings.base import Name, Section, Whole, Words
+from infra.settings.base import Name, Section, Switch, Whole, Words
 
 AwsCapacity = Literal["on-demand", "spot", "odcr", "capacity-block"]
 PlacementMode = Literal["auto", "none", "existing"]
@@ -26,10 +26,10 @@ class AwsNetwork(Section):
     nat_gateways: NatGateways = "single"
     """How private subnets reach the internet: one gateway (cheap), one in each zone (no zone is a single point of
     failure), or none (all images and packages come through endpoints and a registry of the account)."""
-    endpoints: bool = True
+    endpoints: Switch = True
     """Interface endpoints for ECR, STS, EC2, EKS, logs and autoscaling: that traffic stays in the VPC. The gateway
     endpoint for S3 costs nothing and is always there."""
-    flow_logs: bool = True
+    flow_logs: Switch = True
     """Record the VPC's connections in the stack's log group."""
     vpc_id: Words | None = None
     """An existing VPC; then `privateSubnets` as well."""
@@ -94,7 +94,7 @@ class AwsReservation(Section):
 class AwsRepair(Section):
     """What EKS does with machines whose GPU or fabric is broken."""
 
-    enabled: bool = True
+    enabled: Switch = True
     """Replace or reboot them."""
     max_parallel: Annotated[int, Field(ge=1, le=100), Whole] | None = None
     """How many at a time; absent: derived from the elasticity that jobs of the pool have (max - min), at least 1."""
@@ -114,7 +114,7 @@ class AwsNodePool(Section):
     """Least number of machines."""
     max: Annotated[int, Field(ge=1, le=1000), Whole] = 4
     """Greatest number of machines."""
-    efa: bool = False
+    efa: Switch = False
     """Elastic Fabric Adapter on every machine; needs types that have it and keeps the pool in one zone."""
     zone: Words | None = None
     """The availability zone of all machines; absent: all zones. Needed with `efa`, and for reservations."""
@@ -151,7 +151,7 @@ class AwsStorage(Section):
 
     lustre: AwsLustre | None = None
     """FSx for Lustre; absent: none."""
-    efs: bool = True
+    efs: Switch = True
     """EFS: shared, in all zones, no sizing; for small stacks and home folders."""
     checkpoints: CheckpointStore = "efs"
     """Where the volume of the checkpoints is."""
@@ -182,7 +182,7 @@ class AwsBudget(Section):
 class AwsQueues(Section):
     """Kueue: who may use how much of the pools."""
 
-    enabled: bool = True
+    enabled: Switch = True
     """Install Kueue and make the queues."""
     dedicated: dict[str, tuple[Words, ...]] = Field(default_factory=dict)
     """Queues with pools of their own: `team-a: [gpu-p5]`. Pools that no queue names are shared by the queue `shared`;
@@ -224,6 +224,6 @@ class Aws(Section):
     """Kueue."""
     tags: dict[str, Words] = Field(default_factory=dict)
     """Tags of every AWS resource, beside the stack's own."""
-    protect: bool = False
+    protect: Switch = False
     """Production: cluster, file systems, buckets and keys can be deleted only after this is switched off, and are
     kept when the stack is destroyed."""

@@ -45,6 +45,16 @@ def _whole(value: Any, info: ValidationInfo) -> int:
     return value
 
 
+def _switch(value: Any, info: ValidationInfo) -> bool:
+    if info.context == FROM_TEXT and value in ("true", "false"):
+        return bool(value == "true")
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false, without quotes")  # noqa: TRY004 - pydantic takes ValueErrors
+    return value
+
+
+Switch = Annotated[bool, BeforeValidator(_switch)]
+"""True or false; neither `"true"` nor 1, which pydantic would take as well."""
 Whole = BeforeValidator(_whole)
 """Beside `Field(ge=…, le=…)`: a whole number, of which YAML knows more spellings than people."""
 Name = Annotated[str, AfterValidator(_name)]
