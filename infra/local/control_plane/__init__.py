@@ -35,19 +35,18 @@ NODE_LEASE_SECONDS = 12
 NODE_GRACE_SECONDS = 15
 TOLERATION_SECONDS = 5
 
-# Endpoints and slices of Services: the API server accepts no loopback address in them, and all pods here have one, so
-# these controllers would only fail again and again. Pods find each other through their hosts files (infra/local/cloud).
-# Certificate requests: kubelets get theirs from `pki`, no signing key is handed to the controller manager.
+# Certificate requests: kubelets get theirs from `pki`, no signing key is handed to the controller manager. The others
+# are a cloud's work.
 CONTROLLERS_OFF = (
-    "endpoints-controller",
-    "endpointslice-controller",
-    "endpointslice-mirroring-controller",
     "certificatesigningrequest-signing-controller",
     "certificatesigningrequest-approving-controller",
     "service-lb-controller",
     "node-route-controller",
     "cloud-node-lifecycle-controller",
 )
+# Endpoints and slices of Services: the API server accepts no loopback address in them, so where all pods have one these
+# controllers would only fail again and again. Such pods find each other through hosts files (infra/local/cloud).
+ENDPOINT_CONTROLLERS = ("endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller")
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,19 @@ class ControlPlane:
         state: The cluster's folder.
         engines: Paths of the programs, by the names in `COMPONENTS`.
         api_server_port: A port that the user fixed; else a free one is chosen and kept.
+        loopback_pods: Whether the pods' addresses are loopback ones, which no endpoints of Services can have.
     """
 
-    def __init__(self, state: State, engines: Mapping[str, Path], api_server_port: int | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        engines: Mapping[str, Path],
+        api_server_port: int | None = None,
+        *,
+        loopback_pods: bool = True,
+    ) -> None:
         self._state = state
+        self._controllers_off = CONTROLLERS_OFF + (ENDPOINT_CONTROLLERS if loopback_pods else ())
         self._engines = engines
         self._fixed_port = api_server_port
         self._processes = Processes(state)
@@ -320,7 +328,7 @@ class ControlPlane:
                 "root-ca-file": self.authority.pair.certificate,
                 "leader-elect": "false",
                 "profiling": "false",
-                "controllers": ",".join(["*", *(f"-{name}" for name in CONTROLLERS_OFF)]),
+                "controllers": ",".join(["*", *(f"-{name}" for name in self._controllers_off)]),
                 "node-monitor-period": "2s",
                 "node-monitor-grace-period": f"{NODE_GRACE_SECONDS}s",
                 # A cluster of a few nodes that loses half of them is no sign of a broken network here.
