@@ -68,7 +68,7 @@ config:
     assert "fix: pulumi config rm --path 'trainyard:nodePools[1].capcity' -s dev" in message
     assert "trainyard:nodePools[1].gpusPerNode (line 8): is 99" in message
     assert "trainyard:etcd.storage (line 10): is 'lots'" in message
-    assert "trainyard:colour (line 11): unknown key; known keys here: checkpoints" in message
+    assert "trainyard:colour (line 11): unknown key; known keys here: aws, checkpoints" in message
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

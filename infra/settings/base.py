@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.alias_generators import to_camel
 
 # What Kubernetes takes as an object name (RFC 1123 label).
@@ -14,6 +14,15 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SIZE = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti)")
 # A value of the engine is text: this says so to the validators of numbers.
 FROM_TEXT = "values are text"
+
+
+class WrongValueError(ValueError):
+    """What a validator raises when it knows what would have been right."""
+
+    def __init__(self, reason: str, instead: str | None) -> None:
+        super().__init__(reason)
+        self.instead = instead
+        """A right value for the command that fixes it; None where there is no better one than the usual example."""
 
 
 def _name(value: str) -> str:
@@ -53,12 +62,13 @@ def _switch(value: Any, info: ValidationInfo) -> bool:
     return value
 
 
-Switch = Annotated[bool, BeforeValidator(_switch)]
-"""True or false; neither `"true"` nor 1, which pydantic would take as well."""
+# The examples stand in the commands that fix a mistake, wherever there is no default.
 Whole = BeforeValidator(_whole)
 """Beside `Field(ge=…, le=…)`: a whole number, of which YAML knows more spellings than people."""
-Name = Annotated[str, AfterValidator(_name)]
-Size = Annotated[str, AfterValidator(_size)]
+Switch = Annotated[bool, BeforeValidator(_switch)]
+"""True or false; neither `"true"` nor 1, which pydantic would take as well."""
+Name = Annotated[str, AfterValidator(_name), Field(examples=["gpu-spot"])]
+Size = Annotated[str, AfterValidator(_size), Field(examples=["16Gi"])]
 Words = Annotated[str, AfterValidator(_words)]
 
 

@@ -1,0 +1,71 @@
+"""What does not go together in settings whose values are right one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.settings.aws_contradictions import in_aws
+from infra.settings.mistakes import Contradiction, Location, removing, setting
+from infra.settings.sections import LOCAL_NODES_MAX, Settings
+from infra.wiring.scheduling import taints_of
+
+
+def contradictions(settings: Settings) -> Iterator[Contradiction]:
+    """All contradictions, in the order of the sections."""
+    names = [pool.name for pool in settings.node_pools]
+    for index, name in enumerate(names):
+        if earlier := [number for number in range(index) if names[number] == name]:
+            places: tuple[Location, ...] = (("nodePools", earlier[-1], "name"), ("nodePools", index, "name"))
+            yield Contradiction(places[1], f"two pools are named {name!r}", by=places)
+    yield from _of_other_targets(settings)
+    if settings.target == "local":
+        yield from _room_on_this_computer(settings)
+    else:
+        yield from _images_to_pull(settings)
+    if settings.target == "kubeconfig" and settings.kubeconfig is None:
+        fix = setting(("kubeconfig", "path"), "~/.kube/config")
+        by: tuple[Location, ...] = (("target",), ("kubeconfig",))
+        yield Contradiction(("kubeconfig",), "target kubeconfig needs it: at least its `path`", fix, by)
+    if settings.target == "aws" and settings.aws is None:
+        fix = setting(("aws", "region"), "us-east-2")
+        by = (("target",), ("aws",))
+        yield Contradiction(("aws",), "target aws needs it: at least `region` and the network's zones", fix, by)
+    if settings.target == "aws" and settings.aws is not None:
+        yield from in_aws(settings)
+
+
+def _of_other_targets(settings: Settings) -> Iterator[Contradiction]:
+    """Sections that the target does not read."""
+    target = settings.target
+    given = {"local": settings.local, "kubeconfig": settings.kubeconfig, "aws": settings.aws}
+    for section, value in given.items():
+        if section != target and value is not None:
+            yield Contradiction((section,), f"has no meaning with target {target}", removing(section))
+    if target != "local" and "node_pools" in settings.model_fields_set:
+        where = "the machines of that cluster are there already" if target == "kubeconfig" else "see aws.nodePools"
+        yield Contradiction(("nodePools",), f"has no meaning with target {target}: {where}", removing("nodePools"))
+    classes = {"etcd": settings.etcd.storage_class, "checkpoints": settings.checkpoints.storage_class}
+    for section, storage_class in classes.items():
+        if storage_class is not None and target != "kubeconfig":
+            what = f"has no meaning with target {target}: it brings its own"
+            yield Contradiction((section, "storageClass"), what, removing(section, "storageClass"))
+
+
+def _room_on_this_computer(settings: Settings) -> Iterator[Contradiction]:
+    # A wrong value counts as its default here, which makes room and a home: nothing is said that it could refute.
+    if not any(pool.nodes and not taints_of(pool) for pool in settings.node_pools):
+        what = "one pool with a node must have neither GPUs nor capacity spot: etcd and the controller run there"
+        yield Contradiction(("nodePools",), what)
+    if (total := sum(pool.nodes for pool in settings.node_pools)) > LOCAL_NODES_MAX:
+        yield Contradiction(("nodePools",), f"ask for {total} nodes; the local target has room for {LOCAL_NODES_MAX}")
+
+
+def _images_to_pull(settings: Settings) -> Iterator[Contradiction]:
+    for image in ("controller", "etcd"):
+        if image not in settings.images.model_fields_set:
+            where = ("images", image)
+            what = (
+                f"is missing: with target {settings.target} the cluster pulls it, and the default is only in the image"
+                " table of the local target"
+            )
+            yield Contradiction(where, what, setting(where, f"REGISTRY/{image}:TAG"), (("target",), where))
