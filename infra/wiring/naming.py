@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from infra.wiring.errors import WiringError
+
 if TYPE_CHECKING:
-    from infra.settings import Target
+    from infra.settings import Settings, Target
 
 SYSTEM_NAMESPACE = "trainyard-system"
 """Namespace of Trainyard's own parts: etcd and the controller."""
 
 TAKEN_NAMESPACES = (SYSTEM_NAMESPACE, "default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces that are Trainyard's own, or that every cluster has already; none of them can be the jobs' namespace."""
+
+CLUSTER_NAME_LONGEST = 40
+"""Names of roles, templates and buckets are made from it, and may have 63 or 64 characters."""
+
+
+def cluster_name(settings: Settings, stack: str) -> str:
+    """Name of the EKS cluster, and the beginning of the names of all that belongs to it.
+
+    Raises:
+        WiringError: none is set, and the stack's own name is too long to make one of it.
+    """
+    if settings.aws is not None and settings.aws.cluster_name is not None:
+        return settings.aws.cluster_name
+    # What EKS and S3 both take; Pulumi's stack names may have dots, underscores and capitals as well.
+    name = re.sub(r"[^a-z0-9]+", "-", f"trainyard-{stack}".lower()).strip("-")
+    if len(name) > CLUSTER_NAME_LONGEST:
+        raise WiringError(
+            f"the cluster of stack {stack!r} would be named {name!r}, longer than {CLUSTER_NAME_LONGEST} characters."
+            f" Give it a shorter one: pulumi config set --path trainyard:aws.clusterName NAME -s {stack}"
+        )
+    return name
 
 
 def dns_policy(target: Target) -> str:

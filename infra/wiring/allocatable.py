@@ -1,0 +1,87 @@
+"""What a machine offers to pods, reckoned before it exists.
+
+Rounded to the safe side, so that what fits here fits on the machine. Sources: kube-reserved as EKS's nodeadm and
+Bottlerocket reckon it; hugepages as seen on machines with EFA; memory that the hypervisor and the kernel keep as
+Karpenter assumes it (`vmMemoryOverheadPercent`, 7.5 %; p4d was seen with 2.6 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra.catalog.instance_types import InstanceType
+from infra.wiring.interfaces import interfaces_of
+from infra.wiring.scheduling import EFA_RESOURCE, GPU_RESOURCE, HUGEPAGES
+
+_UNSEEN_MEMORY_PER_MILLE = 75
+_EVICTION_MIB = 100  # memory.available of the kubelet's hard eviction
+_RESERVED_MIB = 255
+_RESERVED_MIB_PER_POD = 11
+# Of the first CPU, of the second, of the next two, of all others: in hundredths of a per cent of one CPU.
+_RESERVED_CPU = (600, 100, 50, 50)
+_RESERVED_CPU_REST = 25
+_SMALL_VCPUS = 30
+_PODS_SMALL, _PODS_LARGE = 110, 250  # most pods that a managed node group sets, below 30 vCPUs and from there on
+_HUGEPAGES_MIB_PER_VCPU = 220
+_MIB = ("memory", HUGEPAGES)
+
+
+def allocatable(type: InstanceType, *, efa: bool) -> dict[str, int]:  # noqa: A002 - the field's own word
+    """What a node of a type offers: `cpu` in thousandths, `memory` and hugepages in MiB, all else in pieces.
+
+    Resources that it does not have are absent.
+
+    Raises:
+        WiringError: `efa` and the type has none.
+    """
+    interfaces = interfaces_of(type, efa=efa)
+    cap = _PODS_SMALL if type.vcpus < _SMALL_VCPUS else _PODS_LARGE
+    hugepages = hugepages_mib(type) if efa else 0
+    # The reservation goes by the addresses of the bare type, also where EFA takes some of their room.
+    reserved = _RESERVED_MIB + _RESERVED_MIB_PER_POD * max(type.max_pods, cap) + _EVICTION_MIB
+    seen = type.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
+    offered = {
+        "cpu": type.vcpus * 1000 - _reserved_millicores(type.vcpus),
+        "memory": seen - reserved - hugepages,
+        "pods": min(cap, _pod_addresses(type, sum(each.card == 0 for each in interfaces) - 1)),
+        GPU_RESOURCE: type.gpus,
+        EFA_RESOURCE: sum(each.kind == "efa-only" for each in interfaces),
+        HUGEPAGES: hugepages,
+    }
+    return {name: amount for name, amount in offered.items() if amount}
+
+
+def capacity(type: InstanceType, *, efa: bool) -> dict[str, int]:  # noqa: A002 - the field's own word
+    """What the machine has, before the kubelet keeps its part: in the units of `allocatable`."""
+    seen = type.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
+    return {**allocatable(type, efa=efa), "cpu": type.vcpus * 1000, "memory": seen}
+
+
+def hugepages_mib(type: InstanceType) -> int:  # noqa: A002 - the field's own word
+    """Hugepages of 2 MiB on a machine with EFA, in MiB.
+
+    EFA's software on the AL2023 image reserves them by CPUs, not by interfaces: 21122Mi were seen on machines of 96
+    vCPUs with 4 EFA interfaces and with 1, 42242Mi on p5.48xlarge with 192 vCPUs: 220 MiB for each vCPU, and one page.
+    (AWS's documents speak of about 5128 pages, the number for the machines of the first EFA.)
+    """
+    return _HUGEPAGES_MIB_PER_VCPU * type.vcpus + 2
+
+
+def as_quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Amounts in the units of `allocatable` as Kubernetes writes them: `191450m`, `42242Mi`, `8`."""
+    return {
+        name: f"{amount}Mi" if name in _MIB else f"{amount}m" if name == "cpu" else str(amount)
+        for name, amount in amounts.items()
+    }
+
+
+def _reserved_millicores(vcpus: int) -> int:
+    """kube-reserved: 6 % of the first CPU, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    first = sum(_RESERVED_CPU[:vcpus])
+    rest = _RESERVED_CPU_REST * max(vcpus - len(_RESERVED_CPU), 0)
+    return -(-(first + rest) // 10)  # rounded up
+
+
+def _pod_addresses(type: InstanceType, efa_on_first_card: int) -> int:  # noqa: A002 - the field's own word
+    """Pods by addresses, as `InstanceType.max_pods`, less the room on card 0 that EFA interfaces take."""
+    return (type.cards[0].interfaces - efa_on_first_card) * (type.ipv4_per_interface - 1) + 2
