@@ -28,6 +28,8 @@ class Account:
     """`aws`, `aws-cn` or `aws-us-gov`."""
     dns_suffix: pulumi.Output[str]
     """`amazonaws.com`, in China `amazonaws.com.cn`."""
+    reverse_dns_prefix: pulumi.Output[str]
+    """How names of endpoint services begin: `com.amazonaws`, in China `cn.com.amazonaws`."""
 
     @classmethod
     def of(cls, provider: Provider, region: str) -> Account:
@@ -39,6 +41,7 @@ class Account:
             id=get_caller_identity_output(opts=options).apply(lambda caller: caller.account_id),
             partition=partition.apply(lambda found: found.partition),
             dns_suffix=partition.apply(lambda found: found.dns_suffix),
+            reverse_dns_prefix=partition.apply(lambda found: found.reverse_dns_prefix),
         )
 
     def arn(self, service: str, resource: pulumi.Input[str]) -> pulumi.Output[str]:
@@ -63,6 +66,12 @@ def document(statements: Sequence[Statement]) -> pulumi.Output[str]:
     return pulumi.Output.json_dumps({"Version": "2012-10-17", "Statement": list(statements)})
 
 
-def trust(service: pulumi.Input[str], *, actions: Sequence[str] = ("sts:AssumeRole",)) -> pulumi.Output[str]:
+def trust(
+    service: pulumi.Input[str],
+    *,
+    actions: Sequence[str] = ("sts:AssumeRole",),
+    condition: Mapping[str, Any] | None = None,
+) -> pulumi.Output[str]:
     """Who may take on a role: a service of AWS."""
-    return document([{"Effect": "Allow", "Principal": {"Service": service}, "Action": list(actions)}])
+    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": list(actions)}
+    return document([statement | ({"Condition": condition} if condition else {})])

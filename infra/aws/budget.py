@@ -25,7 +25,7 @@ class Budget(pulumi.ComponentResource):
         super().__init__("trainyard:aws:Budget", name, None, opts)
         key, value = tag
         AwsBudgetResource(
-            f"{cluster}-budget",
+            "budget",
             name=cluster,
             budget_type="COST",
             time_unit="MONTHLY",

@@ -52,7 +52,7 @@ class Encryption(pulumi.ComponentResource):
         else:
             kept = pulumi.ResourceOptions(parent=self, protect=protect, retain_on_delete=protect)
             key = Key(
-                f"{cluster}-key",
+                "key",
                 description=f"Secrets, disks, file systems, images and logs of cluster {cluster}",
                 enable_key_rotation=True,
                 deletion_window_in_days=30 if protect else 7,  # AWS's greatest and least
@@ -60,7 +60,7 @@ class Encryption(pulumi.ComponentResource):
                 opts=kept,
             )
             Alias(
-                f"{cluster}-key-alias",
+                "key-alias",
                 name=f"alias/{cluster}",
                 target_key_id=key.key_id,
                 opts=pulumi.ResourceOptions(parent=self),

@@ -1,7 +1,7 @@
 """Who may do what: the roles of the control plane, of the machines, and of pods.
 
 Pods get their rights by EKS Pod Identity, each service account a role of its own; the machines' role is left with what
-the kubelet needs to join and to pull images. So a training pod that reaches the metadata service has found nothing.
+the kubelet needs to join and to pull images. So a training pod that reaches the metadata service finds little there.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Identity(pulumi.ComponentResource):
 
     def __init__(self, name: str, *, cluster: str, account: Account, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:aws:Identity", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        child = pulumi.ResourceOptions(parent=self, delete_before_replace=True)  # names are taken once
         control_plane = Role(
-            f"{cluster}-control-plane",
+            "control-plane",
             name=f"{cluster}-control-plane",
             description=f"The control plane of cluster {cluster}",
             assume_role_policy=trust("eks.amazonaws.com"),
             opts=child,
         )
         machines = Role(
-            f"{cluster}-node",
+            "node",
             name=f"{cluster}-node",
             description=f"The machines of cluster {cluster}: join and pull images, nothing else",
             assume_role_policy=trust(pulumi.Output.concat("ec2.", account.dns_suffix)),
             opts=child,
         )
         self.attachments = [
-            *_attached(f"{cluster}-control-plane", control_plane, account, ("AmazonEKSClusterPolicy",), child),
+            *_attached("control-plane", control_plane, account, ("AmazonEKSClusterPolicy",), child),
             *_attached(
-                f"{cluster}-node",
+                "node",
                 machines,
                 account,
                 ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"),
@@ -84,24 +84,22 @@ class PodRole(pulumi.ComponentResource):
             opts: the component's options.
         """
         super().__init__("trainyard:aws:PodRole", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        child = pulumi.ResourceOptions(parent=self, delete_before_replace=True)  # names are taken once
         role = Role(
-            f"{cluster}-{use}",
+            use,
             name=f"{cluster}-{use}",
             description=f"Pods of cluster {cluster}: {use}",
             assume_role_policy=trust("pods.eks.amazonaws.com", actions=("sts:AssumeRole", "sts:TagSession")),
             opts=child,
         )
         self.rights = [
-            *_attached(f"{cluster}-{use}", role, account, aws_policies, child),
+            *_attached(use, role, account, aws_policies, child),
             *(
-                RolePolicy(
-                    f"{cluster}-{use}-{policy}", name=policy, role=role.name, policy=document(statements), opts=child
-                )
+                RolePolicy(f"{use}-{policy}", name=policy, role=role.name, policy=document(statements), opts=child)
                 for policy, statements in (policies or {}).items()
             ),
         ]
-        self.arn = role.arn
+        self.arn, self._use = role.arn, use
         self.register_outputs({"arn": role.arn})
 
     def of(
@@ -109,7 +107,7 @@ class PodRole(pulumi.ComponentResource):
     ) -> PodIdentityAssociation:
         """Give the role to a service account; the account itself need not exist yet."""
         return PodIdentityAssociation(
-            f"{self._name}-{service_account}",
+            f"{self._use}-{service_account}",
             cluster_name=cluster_name,
             namespace=namespace,
             service_account=service_account,

@@ -11,3 +11,7 @@ def control_plane_log_group(cluster: str) -> str:
 def flow_log_group(cluster: str) -> str:
     """Where the connections of the VPC are recorded."""
     return f"/aws/vpc/{cluster}"
+
+
+RESEARCHERS = "trainyard:researchers"
+"""The Kubernetes group of those who may run jobs."""

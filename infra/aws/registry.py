@@ -36,7 +36,7 @@ class Registry(pulumi.ComponentResource):
         self.urls = {}
         for image in registry.repositories:
             repository = Repository(
-                f"{cluster}-{image}",
+                f"{image}-images",
                 name=f"{cluster}/{image}",
                 image_tag_mutability="IMMUTABLE",
                 image_scanning_configuration=RepositoryImageScanningConfigurationArgs(scan_on_push=True),
@@ -47,7 +47,7 @@ class Registry(pulumi.ComponentResource):
                 opts=kept,
             )
             LifecyclePolicy(
-                f"{cluster}-{image}-keep",
+                f"{image}-images-keep",
                 repository=repository.name,
                 policy=_keep(registry.keep_images),
                 opts=pulumi.ResourceOptions(parent=self),

@@ -1,0 +1,165 @@
+"""EKS add-ons: the parts of the cluster whose versions EKS keeps, by version of the lock.
+
+What must be there before machines can join (network, proxy, the agent that hands out rights to pods) comes before the
+node groups, the rest after the first of them: a Deployment without machines is a degraded add-on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulumi
+from pulumi_aws.eks import Addon, AddonPodIdentityAssociationArgs
+
+from infra.aws.account import Account, Statement
+from infra.aws.encryption import USE
+from infra.aws.identity import PodRole
+from infra.catalog.versions import versions
+from infra.settings.aws import Aws
+from infra.wiring.scheduling import POOL_LABEL, SYSTEM_POOL, node_agent_tolerations
+
+
+@dataclass(frozen=True)
+class AddonPlan:
+    """One add-on."""
+
+    name: str
+    """EKS's name."""
+    before_nodes: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Configuration, by the add-on's own schema; what is not said here is EKS's default."""
+    service_account: str | None = None
+    """The one that needs rights in AWS; None: it needs none."""
+    aws_policies: tuple[str, ...] = ()
+    """These rights, as policies that AWS keeps."""
+    uses_key: bool = False
+    """Whether it also makes things that the stack's key encrypts."""
+
+
+_ON_SYSTEM = {"nodeSelector": {POOL_LABEL: SYSTEM_POOL}}
+"""For Deployments. GPU machines come and go, and their taints keep these away anyway; this says so."""
+
+
+def addon_plans(aws: Aws) -> list[AddonPlan]:
+    """The add-ons of a stack. Node agents tolerate the taints of its pools by the same list as the stack's own."""
+    taints = node_agent_tolerations(aws.node_pools)
+    everywhere = {"node": {"tolerateAllTaints": True}}
+    plans = [
+        AddonPlan(
+            "vpc-cni",
+            before_nodes=True,
+            # Without this NetworkPolicies are taken and have no effect.
+            values={"enableNetworkPolicy": "true"},
+            service_account="aws-node",
+            aws_policies=("AmazonEKS_CNI_Policy",),
+        ),
+        AddonPlan("kube-proxy", before_nodes=True),
+        AddonPlan("eks-pod-identity-agent", before_nodes=True),
+        AddonPlan("coredns", values=_ON_SYSTEM),
+        AddonPlan("metrics-server", values=_ON_SYSTEM),
+        AddonPlan(
+            "aws-ebs-csi-driver",
+            values={"controller": _ON_SYSTEM, **everywhere},
+            service_account="ebs-csi-controller-sa",
+            aws_policies=("service-role/AmazonEBSCSIDriverPolicy",),
+            uses_key=True,
+        ),
+        # By default its DCGM server tolerates nothing: on tainted GPU machines it does not land, and a broken GPU is
+        # never reported.
+        AddonPlan(
+            "eks-node-monitoring-agent",
+            values={"nodeAgent": {"tolerations": [{"operator": "Exists"}]}, "dcgmAgent": {"tolerations": taints}},
+        ),
+    ]
+    if aws.storage.efs:
+        plans.append(
+            AddonPlan(
+                "aws-efs-csi-driver",
+                values={"controller": _ON_SYSTEM, "node": {"tolerations": [{"operator": "Exists"}]}},
+                service_account="efs-csi-controller-sa",
+                aws_policies=("service-role/AmazonEFSCSIDriverPolicy",),
+            )
+        )
+    if aws.storage.lustre:
+        # The volume is the stack's own file system: the driver mounts it and makes none, so it needs no rights in AWS.
+        plans.append(AddonPlan("aws-fsx-csi-driver", values={"controller": _ON_SYSTEM, **everywhere}))
+    return plans
+
+
+class Addons(pulumi.ComponentResource):
+    """Some of the add-ons, with the roles of their pods."""
+
+    made: list[pulumi.Resource]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cluster: str,
+        cluster_name: pulumi.Input[str],
+        kubernetes: str,
+        plans: Sequence[AddonPlan],
+        account: Account,
+        key_arn: pulumi.Input[str],
+        after: Sequence[pulumi.Resource],
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Install add-ons.
+
+        Args:
+            name: logical name.
+            cluster: name of the cluster, as text: names of roles are made of it.
+            cluster_name: the same as an output of the cluster.
+            kubernetes: minor version.
+            plans: which add-ons.
+            account: where roles are made.
+            key_arn: key of what drivers make.
+            after: what must be there before.
+            opts: the component's options.
+        """
+        super().__init__("trainyard:aws:Addons", name, None, opts)
+        self.made = []
+        for plan in plans:
+            identities, rights = None, list[pulumi.Resource]()
+            if plan.service_account:
+                role = PodRole(
+                    f"{plan.name}-role",
+                    cluster=cluster,
+                    use=plan.name,
+                    account=account,
+                    aws_policies=plan.aws_policies,
+                    policies={"key": _key_rights(key_arn)} if plan.uses_key else {},
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+                identities = [AddonPodIdentityAssociationArgs(service_account=plan.service_account, role_arn=role.arn)]
+                rights = role.rights
+            self.made.append(
+                Addon(
+                    plan.name,
+                    cluster_name=cluster_name,
+                    addon_name=plan.name,
+                    addon_version=versions().addon(plan.name, kubernetes),
+                    configuration_values=json.dumps(plan.values, sort_keys=True) if plan.values else None,
+                    pod_identity_associations=identities,
+                    resolve_conflicts_on_create="OVERWRITE",
+                    resolve_conflicts_on_update="OVERWRITE",
+                    opts=pulumi.ResourceOptions(parent=self, depends_on=[*after, *rights]),
+                )
+            )
+        self.register_outputs({"names": [plan.name for plan in plans]})
+
+
+def _key_rights(key_arn: pulumi.Input[str]) -> list[Statement]:
+    """Encrypted disks with the stack's key; also with one that exists, whose own policy may name nobody."""
+    return [
+        {"Effect": "Allow", "Action": list(USE), "Resource": key_arn},
+        {
+            "Effect": "Allow",
+            "Action": ["kms:CreateGrant"],
+            "Resource": key_arn,
+            "Condition": {"Bool": {"kms:GrantIsForAWSResource": "true"}},
+        },
+    ]
