@@ -1,0 +1,100 @@
+"""What machines cost, with the date and the source of every figure. An offline table: old prices are said to be old."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+from infra.catalog.tables import table
+
+STALE_AFTER = timedelta(days=90)
+"""AWS changes prices of GPU machines a few times a year; older figures are shown with a warning."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Prices of one instance type in one region, USD for one hour of the whole machine."""
+
+    type: str
+    region: str
+    usd_per_hour: Decimal | None
+    """On demand; None where the type is not sold so, or no figure is known."""
+    spot_low: Decimal | None
+    spot_high: Decimal | None
+    """Range over the region's zones."""
+    capacity_block: Decimal | None
+    """Of an hour in a capacity block."""
+    as_of: date
+    """When the price on demand held; where there is none, the others."""
+    source: str
+    """Where they come from, with links."""
+    unconfirmed: bool
+    """No price list of AWS was seen for it."""
+
+    def age(self, today: date) -> timedelta:
+        """How old the figures are."""
+        return today - self.as_of
+
+    def is_stale(self, today: date) -> bool:
+        """Whether they are too old to be shown without a warning."""
+        return self.age(today) > STALE_AFTER
+
+
+@functools.cache
+def prices() -> Mapping[tuple[str, str], Price]:
+    """All prices by type and region."""
+    return MappingProxyType(
+        {
+            (name, region): _price(name, region, row)
+            for region, rows in table("prices")["price"].items()
+            for name, row in rows.items()
+        }
+    )
+
+
+def price(type_name: str, region: str) -> Price | None:
+    """Prices of a type in a region; None where the table has none."""
+    return prices().get((type_name, region))
+
+
+def regions() -> tuple[str, ...]:
+    """Regions that the table has prices of."""
+    return tuple(table("prices")["price"])
+
+
+def stale_warning(shown: Iterable[Price], today: date) -> str | None:
+    """What to say beside prices that are older than `STALE_AFTER`; None where none is."""
+    old = [one for one in shown if one.is_stale(today)]
+    if not old:
+        return None
+    oldest = min(old, key=lambda one: one.as_of)
+    return (
+        f"{len(old)} prices are older than {STALE_AFTER.days} days, the oldest is of {oldest.as_of}. "
+        f"`trainyard gpus --refresh --region {oldest.region}` compares them with AWS's."
+    )
+
+
+def _price(name: str, region: str, row: Mapping[str, Any]) -> Price:
+    spot = row.get("spot", (None, None))
+    keys = dict.fromkeys(row[key] for key in ("from", "spot_from", "block_from") if key in row)
+    sources = [table("prices")["source"][key] for key in keys]
+    return Price(
+        type=name,
+        region=region,
+        usd_per_hour=_decimal(row.get("on_demand")),
+        spot_low=_decimal(spot[0]),
+        spot_high=_decimal(spot[1]),
+        capacity_block=_decimal(row.get("capacity_block")),
+        as_of=sources[0]["as_of"],
+        source="; ".join(f"{source['text']} ({source['link']})" for source in sources),
+        unconfirmed=row.get("unconfirmed", False),
+    )
+
+
+def _decimal(figure: str | None) -> Decimal | None:
+    return None if figure is None else Decimal(figure)
