@@ -17,6 +17,8 @@ from typing import Any, Literal
 from infra.local.engines import cache
 from infra.local.engines.catalogue import CATALOGUE, LANGUAGE_HOST, EngineSpec, VersionRange
 
+STAND_INS = ".rehearsal"
+"""File in a Pulumi home whose plugins are a rehearsal's stand-ins, never to be taken for the real ones."""
 PROBE_TIMEOUT_SECONDS = 20  # a cold disk may take a while to load 90 MB
 
 Origin = Literal["PATH", "plugin", "cache"]
@@ -117,7 +119,8 @@ def _installed_plugin(spec: EngineSpec) -> Engine | None:
         path = home / plugin_path(spec)
         unfinished = path.parent.with_name(f"{path.parent.name}.partial")  # Pulumi's mark of an install that was cut
         a_link_to_ours = ours in path.resolve().parents
-        if os.access(path, os.X_OK) and not unfinished.exists() and not a_link_to_ours:
+        stand_in = (home / STAND_INS).exists()
+        if os.access(path, os.X_OK) and not unfinished.exists() and not a_link_to_ours and not stand_in:
             return Engine(spec.name, path.absolute(), spec.version, "plugin")
     return None
 
