@@ -26,7 +26,7 @@ _HUGEPAGES_MIB_PER_VCPU = 220
 _MIB = ("memory", HUGEPAGES)
 
 
-def allocatable(type: InstanceType, *, efa: bool) -> dict[str, int]:  # noqa: A002 - the field's own word
+def allocatable(machine: InstanceType, *, efa: bool) -> dict[str, int]:
     """What a node of a type offers: `cpu` in thousandths, `memory` and hugepages in MiB, all else in pieces.
 
     Resources that it does not have are absent.
@@ -34,37 +34,37 @@ def allocatable(type: InstanceType, *, efa: bool) -> dict[str, int]:  # noqa: A0
     Raises:
         WiringError: `efa` and the type has none.
     """
-    interfaces = interfaces_of(type, efa=efa)
-    cap = _PODS_SMALL if type.vcpus < _SMALL_VCPUS else _PODS_LARGE
-    hugepages = hugepages_mib(type) if efa else 0
+    interfaces = interfaces_of(machine, efa=efa)
+    cap = _PODS_SMALL if machine.vcpus < _SMALL_VCPUS else _PODS_LARGE
+    hugepages = hugepages_mib(machine) if efa else 0
     # The reservation goes by the addresses of the bare type, also where EFA takes some of their room.
-    reserved = _RESERVED_MIB + _RESERVED_MIB_PER_POD * max(type.max_pods, cap) + _EVICTION_MIB
-    seen = type.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
+    reserved = _RESERVED_MIB + _RESERVED_MIB_PER_POD * max(machine.max_pods, cap) + _EVICTION_MIB
+    seen = machine.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
     offered = {
-        "cpu": type.vcpus * 1000 - _reserved_millicores(type.vcpus),
+        "cpu": machine.vcpus * 1000 - _reserved_millicores(machine.vcpus),
         "memory": seen - reserved - hugepages,
-        "pods": min(cap, _pod_addresses(type, sum(each.card == 0 for each in interfaces) - 1)),
-        GPU_RESOURCE: type.gpus,
+        "pods": min(cap, _pod_addresses(machine, sum(each.card == 0 for each in interfaces) - 1)),
+        GPU_RESOURCE: machine.gpus,
         EFA_RESOURCE: sum(each.kind == "efa-only" for each in interfaces),
         HUGEPAGES: hugepages,
     }
     return {name: amount for name, amount in offered.items() if amount}
 
 
-def capacity(type: InstanceType, *, efa: bool) -> dict[str, int]:  # noqa: A002 - the field's own word
+def capacity(machine: InstanceType, *, efa: bool) -> dict[str, int]:
     """What the machine has, before the kubelet keeps its part: in the units of `allocatable`."""
-    seen = type.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
-    return {**allocatable(type, efa=efa), "cpu": type.vcpus * 1000, "memory": seen}
+    seen = machine.memory_mib * (1000 - _UNSEEN_MEMORY_PER_MILLE) // 1000
+    return {**allocatable(machine, efa=efa), "cpu": machine.vcpus * 1000, "memory": seen}
 
 
-def hugepages_mib(type: InstanceType) -> int:  # noqa: A002 - the field's own word
+def hugepages_mib(machine: InstanceType) -> int:
     """Hugepages of 2 MiB on a machine with EFA, in MiB.
 
     EFA's software on the AL2023 image reserves them by CPUs, not by interfaces: 21122Mi were seen on machines of 96
     vCPUs with 4 EFA interfaces and with 1, 42242Mi on p5.48xlarge with 192 vCPUs: 220 MiB for each vCPU, and one page.
     (AWS's documents speak of about 5128 pages, the number for the machines of the first EFA.)
     """
-    return _HUGEPAGES_MIB_PER_VCPU * type.vcpus + 2
+    return _HUGEPAGES_MIB_PER_VCPU * machine.vcpus + 2
 
 
 def as_quantities(amounts: Mapping[str, int]) -> dict[str, str]:
@@ -82,6 +82,6 @@ def _reserved_millicores(vcpus: int) -> int:
     return -(-(first + rest) // 10)  # rounded up
 
 
-def _pod_addresses(type: InstanceType, efa_on_first_card: int) -> int:  # noqa: A002 - the field's own word
+def _pod_addresses(machine: InstanceType, efa_on_first_card: int) -> int:
     """Pods by addresses, as `InstanceType.max_pods`, less the room on card 0 that EFA interfaces take."""
-    return (type.cards[0].interfaces - efa_on_first_card) * (type.ipv4_per_interface - 1) + 2
+    return (machine.cards[0].interfaces - efa_on_first_card) * (machine.ipv4_per_interface - 1) + 2

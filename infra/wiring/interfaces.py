@@ -29,11 +29,11 @@ PRIMARY = Interface(card=0, device_index=0, kind="interface")
 """Every machine has it: `efa-only` cannot be the primary interface."""
 
 
-def interfaces_of(type: InstanceType, *, efa: bool) -> tuple[Interface, ...]:  # noqa: A002 - the field's own word
+def interfaces_of(machine: InstanceType, *, efa: bool) -> tuple[Interface, ...]:
     """The interfaces of a machine, the primary one first, then in the order of the cards.
 
     Args:
-        type: The machine.
+        machine: Its type.
         efa: Whether it gets EFA: then as many interfaces as EC2 allows for the type (`EfaInfo`), not one per card.
 
     Raises:
@@ -42,20 +42,20 @@ def interfaces_of(type: InstanceType, *, efa: bool) -> tuple[Interface, ...]:  #
     """
     if not efa:
         return (PRIMARY,)
-    if not type.efa:
+    if not machine.efa:
         raise WiringError(
-            f"{type.name} has no EFA. Take `efa: true` off its pool, or choose a type that has it: `trainyard gpus`"
+            f"{machine.name} has no EFA. Take `efa: true` off its pool, or choose a type that has it: `trainyard gpus`"
             " lists them."
         )
     room = [
         Interface(card=number, device_index=0 if number else 1, kind="efa-only")
-        for number, card in enumerate(type.cards)
+        for number, card in enumerate(machine.cards)
         # Card 0 needs a second place beside the primary interface.
         if card.efa and card.interfaces >= (1 if number else 2)
     ]
-    if len(room) < type.efa:
+    if len(room) < machine.efa:
         raise WiringError(
-            f"the catalogue gives {type.name} {type.efa} EFA interfaces and room for {len(room)} on its cards. One of"
-            " the two is wrong: compare with `trainyard gpus --refresh` and mend infra/catalog/instance_types.toml."
+            f"the catalogue gives {machine.name} {machine.efa} EFA interfaces and room for {len(room)} on its cards."
+            " One of the two is wrong: compare with `trainyard gpus --refresh`, mend infra/catalog/instance_types.toml."
         )
-    return (PRIMARY, *room[: type.efa])
+    return (PRIMARY, *room[: machine.efa])

@@ -191,38 +191,38 @@ def _gpu_plan(aws: Aws, pool: AwsNodePool, cluster: str) -> PoolPlan:
     )
 
 
-def node_labels(plan: PoolPlan, zone: str, type: str | None = None) -> dict[str, str]:  # noqa: A002
+def node_labels(plan: PoolPlan, zone: str, type_name: str | None = None) -> dict[str, str]:
     """All labels of a node of a pool that scheduling can ask for.
 
     Args:
         plan: The pool.
         zone: Availability zone of the node.
-        type: Its instance type; absent: the first of the pool.
+        type_name: Its instance type; absent: the first of the pool.
     """
     return dict(plan.labels) | eks_labels(
         group=plan.name,
         capacity_type=plan.capacity_type,
-        type=instance_type(type or plan.instance_types[0]),
+        machine=instance_type(type_name or plan.instance_types[0]),
         zone=zone,
     )
 
 
-def eks_labels(*, group: str, capacity_type: str, type: InstanceType, zone: str) -> dict[str, str]:  # noqa: A002
+def eks_labels(*, group: str, capacity_type: str, machine: InstanceType, zone: str) -> dict[str, str]:
     """Labels that EKS, the kubelet and the cloud controller give to a node beside those of its node group.
 
     Args:
         group: Name of the node group.
         capacity_type: As the EKS API spells it.
-        type: Instance type of the node.
+        machine: Instance type of the node.
         zone: Its availability zone; the region is that without the last letter.
     """
     return {
         "eks.amazonaws.com/nodegroup": group,
         "eks.amazonaws.com/capacityType": capacity_type,
-        "node.kubernetes.io/instance-type": type.name,
+        "node.kubernetes.io/instance-type": machine.name,
         "topology.kubernetes.io/region": zone[:-1],
         "topology.kubernetes.io/zone": zone,
-        "kubernetes.io/arch": _ARCHITECTURES[type.architecture],
+        "kubernetes.io/arch": _ARCHITECTURES[machine.architecture],
         "kubernetes.io/os": "linux",
     }
 

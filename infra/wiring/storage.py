@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 BLOCK_CLASS = "trainyard-block"
 SHARED_CLASS = "trainyard-shared"
 
+CHECKPOINT_CLAIM = "checkpoints"
+"""The claim of the shared volume that jobs mount."""
+
 NO_CLASS = ""
 """Class of a claim that takes a volume which is there already; None would be the cluster's default class."""
 LUSTRE_VOLUME = "trainyard-lustre"

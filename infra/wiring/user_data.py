@@ -33,20 +33,20 @@ mode = "always"
 """
 
 
-def user_data(type: InstanceType, *, operating_system: OperatingSystem, efa: bool) -> str | None:  # noqa: A002
+def user_data(machine: InstanceType, *, operating_system: OperatingSystem, efa: bool) -> str | None:
     """The user data of machines of a type, as plain text (launch templates take it in base64).
 
     Returns:
         None where there is nothing to say.
     """
     if operating_system == "bottlerocket":
-        return _bottlerocket(type, efa=efa)
-    return _nodeadm(type)
+        return _bottlerocket(machine, efa=efa)
+    return _nodeadm(machine)
 
 
-def _nodeadm(type: InstanceType) -> str | None:  # noqa: A002
+def _nodeadm(machine: InstanceType) -> str | None:
     """A MIME multipart, to which EKS adds its own part; RAID 0 over the NVMe disks where there are any."""
-    if not type.nvme_gb:
+    if not machine.nvme_gb:
         return None
     config = {
         "apiVersion": "node.eks.aws/v1alpha1",
@@ -61,10 +61,10 @@ def _nodeadm(type: InstanceType) -> str | None:  # noqa: A002
     return whole.as_string()
 
 
-def _bottlerocket(type: InstanceType, *, efa: bool) -> str | None:  # noqa: A002
+def _bottlerocket(machine: InstanceType, *, efa: bool) -> str | None:
     parts = []
     if efa:  # nothing on Bottlerocket reserves them by itself
-        parts.append(f'[settings.kernel.sysctl]\n"vm.nr_hugepages" = "{hugepages_mib(type) // _HUGEPAGE_MIB}"\n')
-    if type.nvme_gb:
+        parts.append(f'[settings.kernel.sysctl]\n"vm.nr_hugepages" = "{hugepages_mib(machine) // _HUGEPAGE_MIB}"\n')
+    if machine.nvme_gb:
         parts.append(_BOTTLEROCKET_LOCAL_STORAGE)
     return "\n".join(parts) or None
