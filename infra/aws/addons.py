@@ -90,7 +90,7 @@ def addon_plans(aws: Aws) -> list[AddonPlan]:
 
 
 class Addons(pulumi.ComponentResource):
-    """Some of the add-ons, with the roles of their pods."""
+    """The add-ons of a cluster, with the roles of their pods: at once those which machines need in order to join."""
 
     made: list[pulumi.Resource]
 
@@ -104,52 +104,55 @@ class Addons(pulumi.ComponentResource):
         plans: Sequence[AddonPlan],
         account: Account,
         key_arn: pulumi.Input[str],
-        after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions,
     ) -> None:
-        """Install add-ons.
+        """Install what comes before the machines.
 
         Args:
             name: logical name.
             cluster: name of the cluster, as text: names of roles are made of it.
             cluster_name: the same as an output of the cluster.
             kubernetes: minor version.
-            plans: which add-ons.
+            plans: all add-ons.
             account: where roles are made.
             key_arn: key of what drivers make.
-            after: what must be there before.
             opts: the component's options.
         """
         super().__init__("trainyard:aws:Addons", name, None, opts)
-        self.made = []
-        for plan in plans:
-            identities, rights = None, list[pulumi.Resource]()
-            if plan.service_account:
-                role = PodRole(
-                    f"{plan.name}-role",
-                    cluster=cluster,
-                    use=plan.name,
-                    account=account,
-                    aws_policies=plan.aws_policies,
-                    policies={"key": _key_rights(key_arn)} if plan.uses_key else {},
-                    opts=pulumi.ResourceOptions(parent=self),
-                )
-                identities = [AddonPodIdentityAssociationArgs(service_account=plan.service_account, role_arn=role.arn)]
-                rights = role.rights
-            self.made.append(
-                Addon(
-                    plan.name,
-                    cluster_name=cluster_name,
-                    addon_name=plan.name,
-                    addon_version=versions().addon(plan.name, kubernetes),
-                    configuration_values=json.dumps(plan.values, sort_keys=True) if plan.values else None,
-                    pod_identity_associations=identities,
-                    resolve_conflicts_on_create="OVERWRITE",
-                    resolve_conflicts_on_update="OVERWRITE",
-                    opts=pulumi.ResourceOptions(parent=self, depends_on=[*after, *rights]),
-                )
+        self._cluster, self._cluster_name, self._kubernetes = cluster, cluster_name, kubernetes
+        self._plans, self._account, self._key = plans, account, key_arn
+        self.made = [self._install(plan, ()) for plan in plans if plan.before_nodes]
+
+    def with_nodes(self, nodes: pulumi.Resource) -> None:
+        """Install the others: they come up on these machines."""
+        self.made += [self._install(plan, (nodes,)) for plan in self._plans if not plan.before_nodes]
+        self.register_outputs({"names": [plan.name for plan in self._plans]})
+
+    def _install(self, plan: AddonPlan, after: Sequence[pulumi.Resource]) -> Addon:
+        identities, rights = None, list[pulumi.Resource]()
+        if plan.service_account:
+            role = PodRole(
+                f"{plan.name}-role",
+                cluster=self._cluster,
+                use=plan.name,
+                account=self._account,
+                aws_policies=plan.aws_policies,
+                policies={"key": _key_rights(self._key)} if plan.uses_key else {},
+                opts=pulumi.ResourceOptions(parent=self),
             )
-        self.register_outputs({"names": [plan.name for plan in plans]})
+            identities = [AddonPodIdentityAssociationArgs(service_account=plan.service_account, role_arn=role.arn)]
+            rights = role.rights
+        return Addon(
+            plan.name,
+            cluster_name=self._cluster_name,
+            addon_name=plan.name,
+            addon_version=versions().addon(plan.name, self._kubernetes),
+            configuration_values=json.dumps(plan.values, sort_keys=True) if plan.values else None,
+            pod_identity_associations=identities,
+            resolve_conflicts_on_create="OVERWRITE",
+            resolve_conflicts_on_update="OVERWRITE",
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*after, *rights]),
+        )
 
 
 def _key_rights(key_arn: pulumi.Input[str]) -> list[Statement]:

@@ -128,7 +128,9 @@ def _access(
         "AmazonEKSClusterAdminPolicy": AccessPolicyAssociationAccessScopeArgs(type="cluster"),
         "AmazonEKSEditPolicy": AccessPolicyAssociationAccessScopeArgs(type="namespace", namespaces=[jobs_namespace]),
     }
-    people = [(arn, "AmazonEKSClusterAdminPolicy", None) for arn in access.administrators]
+    people: list[tuple[str, str, list[str] | None]] = [
+        (arn, "AmazonEKSClusterAdminPolicy", None) for arn in access.administrators
+    ]
     # EKS's policy for editors knows the objects of Kubernetes; what it does not know (ElasticJobs) comes by the group.
     people += [(arn, "AmazonEKSEditPolicy", [RESEARCHERS]) for arn in access.researchers]
     for arn, policy, groups in people:
