@@ -6,6 +6,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from infra.settings.aws_values import (
+    CudaVersion,
+    Email,
+    InstanceTypeName,
+    KeyArn,
+    KubernetesVersion,
+    LustreCapacity,
+    Moment,
+    Principal,
+    PublicCidr,
+    Region,
+    RepositoryName,
+    ReservationId,
+    RetentionDays,
+    SubnetId,
+    TagKey,
+    TagValue,
+    VpcCidr,
+    VpcId,
+    Zone,
+)
 from infra.settings.base import Name, Section, Switch, Whole, Words
 
 AwsCapacity = Literal["on-demand", "spot", "odcr", "capacity-block"]
@@ -19,38 +40,40 @@ CheckpointStore = Literal["lustre", "efs"]
 class AwsNetwork(Section):
     """A VPC of the stack's own, or parts of one that exists."""
 
-    cidr: Words = "10.0.0.0/16"
-    """Addresses of the new VPC. Not with `vpcId`."""
-    zones: tuple[Words, ...] = ()
+    cidr: VpcCidr = "10.0.0.0/16"
+    """Addresses of the new VPC: private ones, /16 to /22; each zone gets an eighth of them. Not with `vpcId`."""
+    zones: tuple[Zone, ...] = ()
     """Availability zones of the new VPC, 2 or 3 of the region: `us-east-2a`, … Not with `vpcId`."""
     nat_gateways: NatGateways = "single"
     """How private subnets reach the internet: one gateway (cheap), one in each zone (no zone is a single point of
-    failure), or none (all images and packages come through endpoints and a registry of the account)."""
+    failure), or none (all images and packages come through endpoints and a registry of the account). Not with
+    `vpcId`."""
     endpoints: Switch = True
     """Interface endpoints for ECR, STS, EC2, EKS, logs and autoscaling: that traffic stays in the VPC. The gateway
-    endpoint for S3 costs nothing and is always there."""
+    endpoint for S3 costs nothing and is always there. Not with `vpcId`."""
     flow_logs: Switch = True
-    """Record the VPC's connections in the stack's log group."""
-    vpc_id: Words | None = None
-    """An existing VPC; then `privateSubnets` as well."""
-    private_subnets: dict[str, Words] = Field(default_factory=dict)
-    """Existing private subnets by zone: `us-east-2a: subnet-0123`."""
+    """Record the VPC's connections in the stack's log group. Not with `vpcId`."""
+    vpc_id: VpcId | None = None
+    """An existing VPC; then `privateSubnets` as well. Its gateways, endpoints and flow logs are its owner's."""
+    private_subnets: dict[Zone, SubnetId] = Field(default_factory=dict)
+    """Existing private subnets by zone, in 2 or 3 zones of the region: `us-east-2a: subnet-0123456789abcdef0`. They
+    need a way to ECR, STS, EC2, EKS and S3: a NAT gateway or endpoints."""
 
 
 class AwsEndpoint(Section):
     """Who reaches the Kubernetes API."""
 
-    public_cidrs: tuple[Words, ...] = ()
-    """Addresses from which the API can be reached over the internet; none: only from inside the VPC. `0.0.0.0/0` is
-    refused: name your office's or VPN's addresses."""
+    public_cidrs: Annotated[tuple[PublicCidr, ...], Field(max_length=40)] = ()
+    """Addresses (IPv4) from which the API can be reached over the internet; none: only from inside the VPC, which
+    `pulumi up` then has to run in. `0.0.0.0/0` is refused: name your office's or VPN's addresses."""
 
 
 class AwsAccess(Section):
     """Who may do what in the cluster, by IAM role. Who creates the cluster is its administrator in any case."""
 
-    administrators: tuple[Words, ...] = ()
+    administrators: tuple[Principal, ...] = ()
     """ARNs of IAM roles or users with all rights."""
-    researchers: tuple[Words, ...] = ()
+    researchers: tuple[Principal, ...] = ()
     """ARNs of IAM roles or users that may run jobs in the jobs' namespace."""
 
 
@@ -63,32 +86,33 @@ class AwsLogs(Section):
         "authenticator",
     )
     """Which."""
-    retention_days: Annotated[int, Field(ge=1, le=3653), Whole] = 30
-    """How long they are kept. CloudWatch takes only some numbers: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, …"""
+    retention_days: RetentionDays = 30
+    """How long they are kept. CloudWatch takes only some numbers: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, …,
+    3653."""
 
 
 class AwsSystemPool(Section):
     """On-demand machines without GPUs, for etcd, the controller, the autoscaler and add-ons."""
 
-    types: tuple[Words, ...] = ("m7i.large",)
-    """Instance types, all with the same number of CPUs and the same memory."""
+    types: Annotated[tuple[InstanceTypeName, ...], Field(min_length=1, max_length=20)] = ("m7i.large",)
+    """Instance types, all with the same number of CPUs, the same memory and the same architecture."""
     min: Annotated[int, Field(ge=1, le=20), Whole] = 2
     """Least number of machines."""
     max: Annotated[int, Field(ge=1, le=20), Whole] = 4
-    """Greatest number of machines."""
+    """Greatest number of machines; not fewer than etcd has members, each of which wants a machine of its own."""
     disk_gib: Annotated[int, Field(ge=20, le=16384), Whole] = 50
-    """Root disk."""
+    """Root disk, in GiB."""
 
 
 class AwsReservation(Section):
     """Capacity that is paid for already."""
 
-    id: Words
+    id: ReservationId
     """Its id: `cr-0123456789abcdef0`."""
-    start: Words | None = None
-    """Capacity blocks: when it begins, `2027-01-31T11:30:00Z`."""
-    end: Words | None = None
-    """Capacity blocks: when it ends. EKS takes the machines away from 40 minutes before."""
+    start: Moment | None = None
+    """Capacity blocks: when it begins, in UTC: `'2027-01-31T11:30:00Z'`."""
+    end: Moment | None = None
+    """Capacity blocks: when it ends, in UTC. EKS takes the machines away from 40 minutes before."""
 
 
 class AwsRepair(Section):
@@ -105,32 +129,44 @@ class AwsNodePool(Section):
 
     name: Name
     """Also the value of the node label `trainyard.dev/pool`."""
-    types: tuple[Words, ...]
+    types: Annotated[tuple[InstanceTypeName, ...], Field(min_length=1, max_length=20)]
     """Instance types, the same number of GPUs and EFA interfaces in all of them; the first one is what the autoscaler
-    reckons with. More than one only for spot and on-demand."""
+    reckons with, so no other may have fewer CPUs or less memory. More than one only for spot and on-demand."""
     capacity: AwsCapacity = "on-demand"
     """`spot` machines carry a taint that only workloads which survive a reclaim tolerate."""
     min: Annotated[int, Field(ge=0, le=1000), Whole] = 0
-    """Least number of machines."""
+    """Least number of machines; 0 with `capacity-block`, which has none before it begins."""
     max: Annotated[int, Field(ge=1, le=1000), Whole] = 4
     """Greatest number of machines."""
     efa: Switch = False
     """Elastic Fabric Adapter on every machine; needs types that have it and keeps the pool in one zone."""
-    zone: Words | None = None
-    """The availability zone of all machines; absent: all zones. Needed with `efa`, and for reservations."""
+    zone: Zone | None = None
+    """The availability zone of all machines; absent: all zones. Needed with `efa`, for reservations and for a placement
+    group: each lies in one zone."""
     placement: PlacementMode = "auto"
     """Cluster placement group: `auto` makes one for on-demand pools with EFA, `none` none, `existing` takes
     `placementGroup`. Never with a reservation: a forced group breaks it."""
     placement_group: Words | None = None
     """Name of an existing placement group, for `placement: existing`."""
     reservation: AwsReservation | None = None
-    """For capacity `odcr` and `capacity-block`."""
+    """The reserved capacity; for `odcr` and `capacity-block`, which need it."""
     operating_system: OperatingSystem = "al2023"
     """Image family of the machines."""
     disk_gib: Annotated[int, Field(ge=50, le=16384), Whole] = 200
-    """Root disk: a training image is 10 to 20 GB, unpacked twice that."""
+    """Root disk, in GiB: a training image is 10 to 20 GB, unpacked twice that."""
     repair: AwsRepair = AwsRepair()
     """What EKS does with broken machines."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of one machine, from the catalogue; all types of a checked pool have the same number.
+
+        Raises:
+            UnknownInstanceTypeError: the catalogue does not have the type.
+        """
+        from infra.catalog.instance_types import instance_type  # noqa: PLC0415 - stacks of other targets need none
+
+        return instance_type(self.types[0]).gpus
 
 
 class AwsLustre(Section):
@@ -138,11 +174,11 @@ class AwsLustre(Section):
 
     deployment: LustreDeployment = "persistent-2"
     """`scratch-2` is cheaper, not replicated, for data that can be made again."""
-    capacity_gib: Annotated[int, Field(ge=1200), Whole] = 1200
-    """Size: 1200, 2400, then steps of 2400."""
-    throughput: Annotated[int, Field(ge=125, le=1000), Whole] = 250
-    """MB/s for each TiB, for persistent-2: 125, 250, 500 or 1000."""
-    zone: Words
+    capacity_gib: LustreCapacity = 1200
+    """Size in GiB: 1200, 2400, then steps of 2400."""
+    throughput: Annotated[Literal[125, 250, 500, 1000], Whole] = 250
+    """MB/s for each TiB of a `persistent-2`. A `scratch-2` has 200, which cannot be chosen."""
+    zone: Zone
     """Its zone: that of the GPU pools which use it."""
 
 
@@ -158,13 +194,13 @@ class AwsStorage(Section):
     archive_after_days: Annotated[int, Field(ge=1, le=3650), Whole] = 30
     """The bucket moves objects to a cheaper class after this time."""
     expire_after_days: Annotated[int, Field(ge=1, le=3650), Whole] | None = None
-    """The bucket deletes checkpoints after this time; absent: never."""
+    """The bucket deletes checkpoints after this time, later than they are archived; absent: never."""
 
 
 class AwsRegistry(Section):
     """ECR repositories of the stack's images; tags cannot be overwritten."""
 
-    repositories: tuple[Words, ...] = ("training", "controller")
+    repositories: tuple[RepositoryName, ...] = ("training", "controller")
     """Names, below the cluster's name."""
     keep_images: Annotated[int, Field(ge=1, le=1000), Whole] = 30
     """How many images each keeps."""
@@ -173,9 +209,9 @@ class AwsRegistry(Section):
 class AwsBudget(Section):
     """A monthly budget of what carries the stack's tag, with notification."""
 
-    monthly_usd: Annotated[int, Field(ge=1, le=100_000_000), Whole]
+    monthly_usd: Annotated[int, Field(ge=1, le=100_000_000, examples=[500]), Whole]
     """Limit in USD."""
-    emails: tuple[Words, ...]
+    emails: Annotated[tuple[Email, ...], Field(min_length=1, max_length=10)]
     """Who is told: at 80 % of the limit, at 100 %, and when 100 % is forecast."""
 
 
@@ -184,7 +220,7 @@ class AwsQueues(Section):
 
     enabled: Switch = True
     """Install Kueue and make the queues."""
-    dedicated: dict[str, tuple[Words, ...]] = Field(default_factory=dict)
+    dedicated: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """Queues with pools of their own: `team-a: [gpu-p5]`. Pools that no queue names are shared by the queue `shared`;
     dedicated pools that stand idle are lent to it and taken back by preemption."""
 
@@ -192,14 +228,14 @@ class AwsQueues(Section):
 class Aws(Section):
     """Only for `target: aws`: the EKS cluster that the stack makes."""
 
-    region: Words
+    region: Region
     """Region: `us-east-2`."""
     cluster_name: Name | None = None
     """Name of the cluster; absent: `trainyard-<stack>`."""
-    kubernetes_version: Words | None = None
-    """Minor version of Kubernetes; absent: the newest that the version lock has tested."""
-    cuda: Words = "13.0"
-    """CUDA of the training image: the driver of the machines must be new enough for it."""
+    kubernetes_version: KubernetesVersion | None = None
+    """Minor version of Kubernetes, in quotes: `"1.36"`; absent: the newest that the version lock has tested."""
+    cuda: CudaVersion = "13.0"
+    """CUDA of the training image, in quotes: the driver of the machines must be new enough for it."""
     network: AwsNetwork = AwsNetwork()
     """A VPC of the stack's own, or parts of one that exists."""
     endpoint: AwsEndpoint = AwsEndpoint()
@@ -208,7 +244,7 @@ class Aws(Section):
     """Who may do what in the cluster, by IAM role."""
     logs: AwsLogs = AwsLogs()
     """Logs of the control plane."""
-    kms_key_arn: Words | None = None
+    kms_key_arn: KeyArn | None = None
     """An existing KMS key for secrets, disks, file systems and logs; absent: the stack makes one."""
     system_pool: AwsSystemPool = AwsSystemPool()
     """On-demand machines without GPUs, for etcd, the controller, the autoscaler and add-ons."""
@@ -222,7 +258,7 @@ class Aws(Section):
     """A monthly budget with notification; absent: none."""
     queues: AwsQueues = AwsQueues()
     """Kueue."""
-    tags: dict[str, Words] = Field(default_factory=dict)
+    tags: dict[TagKey, TagValue] = Field(default_factory=dict)
     """Tags of every AWS resource, beside the stack's own."""
     protect: Switch = False
     """Production: cluster, file systems, buckets and keys can be deleted only after this is switched off, and are

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.settings.aws_contradictions import in_aws
 from infra.settings.mistakes import Contradiction, Location, removing, setting
 from infra.settings.sections import LOCAL_NODES_MAX, Settings
 from infra.wiring.scheduling import taints_of
@@ -31,7 +30,10 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         by = (("target",), ("aws",))
         yield Contradiction(("aws",), "target aws needs it: at least `region` and the network's zones", fix, by)
     if settings.target == "aws" and settings.aws is not None:
-        yield from in_aws(settings)
+        # The catalogue and its tables are read only where an AWS stack asks for them.
+        from infra.settings.aws_contradictions import in_aws  # noqa: PLC0415
+
+        yield from in_aws(settings, settings.aws)
 
 
 def _of_other_targets(settings: Settings) -> Iterator[Contradiction]:

@@ -28,6 +28,16 @@ def explained(problem: Any, stack: str, lines: Mapping[Location, int]) -> Mistak
     return Mistake(key, what, fix, line_of(location, lines))
 
 
+def follows(problem: Any) -> bool:
+    """Whether one of pydantic's errors only follows from another one.
+
+    A default that depends on a wrong value, and a list that is too short without its wrong entries.
+    """
+    if problem["type"] == "too_short":
+        return len(problem["input"]) >= int(problem["ctx"]["min_length"])
+    return bool(problem["type"] == "default_factory_not_called")
+
+
 def location_of(problem: Any) -> Location:
     """Where one of pydantic's errors is."""
     location = tuple(problem["loc"])

@@ -15,7 +15,7 @@ import yaml
 
 from infra.settings.base import FROM_TEXT
 from infra.settings.contradictions import contradictions
-from infra.settings.explanations import explained, location_of, meant_by
+from infra.settings.explanations import explained, follows, location_of, meant_by
 from infra.settings.mistakes import PROJECT, Location, Mistake, SettingsError, key_path, line_of, report
 from infra.settings.places import YAML_MISTAKES, Places
 from infra.settings.sections import Settings
@@ -112,8 +112,7 @@ def _check(
     try:
         draft = settings = _validated(own, text=text)
     except pydantic.ValidationError as error:
-        # A default that depends on a value that is wrong is no mistake of its own.
-        problems = [p for p in error.errors(include_url=False) if p["type"] != "default_factory_not_called"]
+        problems = [problem for problem in error.errors(include_url=False) if not follows(problem)]
         mistakes += [explained(problem, stack, lines) for problem in problems]
         wrong = [location_of(problem) for problem in problems]
         draft = _draft(own, wrong, text=text)
@@ -136,7 +135,7 @@ def _draft(own: Mapping[str, Any], wrong: list[Location], *, text: bool) -> Sett
     What must be there gets a stand-in: nothing is concluded from it, see `Contradiction.by`.
     """
     values: Any = copy.deepcopy(dict(own))
-    for *outer, last in wrong:
+    for *outer, last in sorted(wrong, key=len, reverse=True):
         parent = values
         for part in outer:
             parent = parent[part]
