@@ -136,14 +136,27 @@ def instance_type(name: str) -> InstanceType:
     known = instance_types()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    same = [other for other in known if other.partition(".")[0] == name.partition(".")[0]]
-    names = ", ".join(list(dict.fromkeys([*near, *same]))[:6])
-    nearest = f"Nearest: {names}. " if names else ""
+    names = nearest_names(name)
+    nearest = f"Nearest: {', '.join(names)}. " if names else ""
     raise UnknownInstanceTypeError(
         f"the catalogue has no instance type {name!r}. {nearest}`trainyard gpus` shows all; a missing one belongs into "
         "infra/catalog/instance_types.toml."
     )
+
+
+def nearest_names(name: str) -> list[str]:
+    """Up to six names of the catalogue that a wrong one may have meant, the likeliest first."""
+    known = instance_types()
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    family = [other for other in known if other.partition(".")[0] == name.partition(".")[0]]
+    return list(dict.fromkeys([*near, *family]))[:6]
+
+
+@functools.cache
+def differences() -> Mapping[tuple[str, str], str]:
+    """Where a value is on purpose not EC2's own, by type and field; the reason of each."""
+    rows = table("instance_types").get("difference", [])
+    return MappingProxyType({(row["type"], row["field"]): row["reason"] for row in rows})
 
 
 def _type(name: str, row: Mapping[str, Any]) -> InstanceType:
