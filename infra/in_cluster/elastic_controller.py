@@ -16,22 +16,41 @@ from pulumi_kubernetes.core.v1 import (
     ServiceAccount,
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
+from pulumi_kubernetes.policy.v1 import PodDisruptionBudget, PodDisruptionBudgetSpecArgs
 from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRefArgs, SubjectArgs
 
-from infra.in_cluster.pods import OwnPods, pod_field, restricted_container, restricted_pod
+from infra.in_cluster.etcd_security import Login
+from infra.in_cluster.pods import (
+    MANAGED_BY,
+    OwnPods,
+    apart,
+    over_zones,
+    pod_field,
+    restricted_container,
+    restricted_pod,
+)
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.crd import custom_resource_definition
 from training.controller.rbac import cluster_rules, lease_rules
 
 _NAME = "elastic-controller"
-_LABELS = {"app.kubernetes.io/name": _NAME, "app.kubernetes.io/managed-by": "trainyard"}
+_LABELS = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
 _PORT = 8080
 
 
 class ElasticController(pulumi.ComponentResource):
     """Custom resource definition, account with the least rights, and the controller as a Deployment."""
 
-    def __init__(self, name: str, *, pods: OwnPods, image: str, replicas: int, opts: pulumi.ResourceOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        pods: OwnPods,
+        image: str,
+        replicas: int,
+        login: Login | None = None,
+        opts: pulumi.ResourceOptions,
+    ) -> None:
         super().__init__("trainyard:in_cluster:ElasticController", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         metadata = ObjectMetaArgs(name=_NAME, namespace=pods.namespace, labels=_LABELS)
@@ -41,6 +60,7 @@ class ElasticController(pulumi.ComponentResource):
         )
         account = ServiceAccount(_NAME, metadata=metadata, opts=child)
         rights = _Rights(account=account, namespace=pods.namespace, parent=self)
+        several = replicas > 1
         Deployment(
             _NAME,
             metadata=metadata,
@@ -54,13 +74,23 @@ class ElasticController(pulumi.ComponentResource):
                         priority_class_name=PRIORITY_CONTROL,
                         enable_service_links=False,
                         dns_policy=pods.dns_policy,
+                        node_selector=pods.selector,
+                        affinity=apart(_LABELS, required=False) if several else None,
+                        topology_spread_constraints=[over_zones(_LABELS)] if several else None,
                         security_context=restricted_pod(),
-                        containers=[_container(image)],
+                        containers=[_container(image, login)],
                     ),
                 ),
             ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[crd, *rights.bindings]),
         )
+        if several:
+            PodDisruptionBudget(
+                _NAME,
+                metadata=metadata,
+                spec=PodDisruptionBudgetSpecArgs(max_unavailable=1, selector=LabelSelectorArgs(match_labels=_LABELS)),
+                opts=child,
+            )
         self.register_outputs({})
 
 
@@ -91,10 +121,17 @@ def _reference(kind: str) -> RoleRefArgs:
     return RoleRefArgs(api_group="rbac.authorization.k8s.io", kind=kind, name=_NAME)
 
 
-def _container(image: str) -> ContainerArgs:
+def _container(image: str, login: Login | None) -> ContainerArgs:
+    arguments: list[pulumi.Input[str]] = []
+    if login is not None:
+        arguments = [
+            f"--rendezvous-secret={login.secret}",
+            pulumi.Output.format("--rendezvous-host={0}", login.host),
+        ]
     return ContainerArgs(
         name="controller",
         image=image,
+        args=arguments or None,
         # It listens there and nowhere else: pods of the local cluster share the computer's network.
         env=[pod_field("POD_IP", "status.podIP")],
         ports=[ContainerPortArgs(name="metrics", container_port=_PORT)],

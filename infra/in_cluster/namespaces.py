@@ -1,4 +1,4 @@
-"""The two namespaces: one for Trainyard's own parts, one for the jobs."""
+"""The namespaces: Trainyard's own parts, the jobs, and agents that need rights on the nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pulumi
 from pulumi_kubernetes.core.v1 import Namespace
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
+from infra.in_cluster.pods import MANAGED_BY
 from infra.wiring.naming import SYSTEM_NAMESPACE
+
+NODE_AGENTS_NAMESPACE = "trainyard-node-agents"
+"""Namespace of the device plugins and the GPU metrics: they need folders and devices of the nodes, which only the
+`privileged` level allows. One of their own, so that nothing else enjoys that level, and not kube-system, so that it
+goes with the stack."""
 
 
 class Namespaces(pulumi.ComponentResource):
@@ -29,9 +35,21 @@ class Namespaces(pulumi.ComponentResource):
         self.register_outputs({"system": self.system, "training": self.training})
 
 
+class NodeAgentsNamespace(pulumi.ComponentResource):
+    """The namespace of the agents on GPU nodes; people who may run jobs have no rights in it."""
+
+    node_agents: pulumi.Output[str]
+    """Its name."""
+
+    def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("trainyard:in_cluster:NodeAgentsNamespace", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.node_agents = _namespace(NODE_AGENTS_NAMESPACE, {"enforce": "privileged"}, child)
+        self.register_outputs({"nodeAgents": self.node_agents})
+
+
 def _namespace(name: str, levels: dict[str, str], opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
     labels = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
-    labels["app.kubernetes.io/managed-by"] = "trainyard"
-    metadata = ObjectMetaArgs(name=name, labels=labels)
+    metadata = ObjectMetaArgs(name=name, labels=labels | MANAGED_BY)
     namespace = Namespace(name, metadata=metadata, opts=opts)
     return namespace.metadata.apply(lambda m: str(m.name))

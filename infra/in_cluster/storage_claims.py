@@ -1,37 +1,115 @@
-"""Volumes: the classes of the local cluster, and the claim for checkpoints."""
+"""Volumes: StorageClasses, volumes of file systems that the stack owns, and the claim for checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pulumi
 from pulumi_kubernetes.core.v1 import (
+    CSIPersistentVolumeSourceArgs,
+    PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpecArgs,
+    PersistentVolumeSpecArgs,
     VolumeResourceRequirementsArgs,
 )
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 from pulumi_kubernetes.storage.v1 import StorageClass
 
-from infra.wiring.storage import Volume
+from infra.wiring.storage import ClassPlan, StaticVolume, Volume
 
 CHECKPOINT_CLAIM = "checkpoints"
 LOCAL_PROVISIONER = "local.trainyard.dev/folder"
 """Served by infra/local/cloud: a volume is a folder of the state folder."""
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# The parameter that takes what a plan `needs`.
+_PARAMETERS = {"kms-key": "kmsKeyId", "efs": "fileSystemId"}
 
 
-class LocalStorageClasses(pulumi.ComponentResource):
+class StorageClasses(pulumi.ComponentResource):
+    """The kinds of storage that a stack offers."""
+
+    _made: Mapping[str, pulumi.Output[str]]
+
+    def named(self, name: str | None) -> pulumi.Input[str] | None:
+        """A class by its name; one that is made here as an output, so that whoever uses it comes after it."""
+        return self._made.get(name, name) if name is not None else None
+
+
+class LocalStorageClasses(StorageClasses):
     """The kinds of storage that a cloud offers (block and shared), on one computer all folders; elsewhere none."""
 
     def __init__(self, name: str, *, names: Sequence[str], opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:in_cluster:LocalStorageClasses", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-        self._made = {each: _storage_class(each, child) for each in names}
+        local = (ClassPlan(each, LOCAL_PROVISIONER, {}, "Delete", "Immediate") for each in names)
+        self._made = _classes(local, {}, parent=self)
         self.register_outputs({"classes": list(self._made.values())})
 
-    def named(self, name: str | None) -> pulumi.Input[str] | None:
-        """A class by its name; one that is made here as an output, so that whoever uses it comes after it."""
-        return self._made.get(name, name) if name else None
+
+class CloudStorageClasses(StorageClasses):
+    """The kinds of storage of an AWS stack.
+
+    EKS makes no class a default one any more (since 1.30), so there is none to take that from.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        plans: Iterable[ClassPlan],
+        known: Mapping[str, pulumi.Input[str]],
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Makes one class for each plan.
+
+        Args:
+            name: of the component.
+            plans: the classes.
+            known: what plans need that only the cloud knows: `kms-key`, `efs`.
+            opts: of the component.
+        """
+        super().__init__("trainyard:in_cluster:CloudStorageClasses", name, None, opts)
+        self._made = _classes(plans, known, parent=self)
+        self.register_outputs({"classes": list(self._made.values())})
+
+
+@dataclass(frozen=True)
+class Lustre:
+    """A Lustre file system as AWS names it."""
+
+    id: pulumi.Input[str]
+    dns_name: pulumi.Input[str]
+    mount_name: pulumi.Input[str]
+
+
+class LustreVolume(pulumi.ComponentResource):
+    """A volume for a file system that is there: made, protected and removed by the stack, never by Kubernetes."""
+
+    volume: pulumi.Output[str]
+    """Name of the PersistentVolume."""
+
+    def __init__(self, name: str, *, plan: StaticVolume, file_system: Lustre, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("trainyard:in_cluster:LustreVolume", name, None, opts)
+        made = PersistentVolume(
+            plan.name,
+            metadata=ObjectMetaArgs(name=plan.name),
+            spec=PersistentVolumeSpecArgs(
+                capacity={"storage": plan.size},
+                access_modes=[plan.access_mode],
+                persistent_volume_reclaim_policy=plan.reclaim,
+                storage_class_name="",
+                mount_options=list(plan.mount_options),
+                csi=CSIPersistentVolumeSourceArgs(
+                    driver=plan.driver,
+                    volume_handle=file_system.id,
+                    volume_attributes={"dnsname": file_system.dns_name, "mountname": file_system.mount_name},
+                ),
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.volume = made.metadata.apply(lambda m: str(m.name))
+        self.register_outputs({"volume": self.volume})
 
 
 class CheckpointClaim(pulumi.ComponentResource):
@@ -46,7 +124,7 @@ class CheckpointClaim(pulumi.ComponentResource):
         *,
         namespace: pulumi.Input[str],
         volume: Volume,
-        classes: LocalStorageClasses,
+        classes: StorageClasses,
         opts: pulumi.ResourceOptions,
     ) -> None:
         super().__init__("trainyard:in_cluster:CheckpointClaim", name, None, opts)
@@ -60,22 +138,31 @@ class CheckpointClaim(pulumi.ComponentResource):
         self.register_outputs({"claim": self.claim})
 
 
-def claim_spec(volume: Volume, classes: LocalStorageClasses) -> PersistentVolumeClaimSpecArgs:
+def claim_spec(volume: Volume, classes: StorageClasses) -> PersistentVolumeClaimSpecArgs:
     """What a claim asks for."""
     return PersistentVolumeClaimSpecArgs(
         access_modes=[volume.access_mode],
         resources=VolumeResourceRequirementsArgs(requests={"storage": volume.size}),
         storage_class_name=classes.named(volume.storage_class),
+        volume_name=volume.volume_name,
     )
 
 
-def _storage_class(name: str, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    made = StorageClass(
-        name,
-        metadata=ObjectMetaArgs(name=name),
-        provisioner=LOCAL_PROVISIONER,
-        reclaim_policy="Delete",
-        volume_binding_mode="Immediate",
-        opts=opts,
-    )
-    return made.metadata.apply(lambda m: str(m.name))
+def _classes(
+    plans: Iterable[ClassPlan], known: Mapping[str, pulumi.Input[str]], parent: pulumi.ComponentResource
+) -> dict[str, pulumi.Output[str]]:
+    made = {}
+    for plan in plans:
+        parameters = {**plan.parameters, **{_PARAMETERS[need]: known[need] for need in plan.needs}}
+        storage_class = StorageClass(
+            plan.name,
+            metadata=ObjectMetaArgs(name=plan.name, annotations={_DEFAULT_CLASS: "true"} if plan.default else None),
+            provisioner=plan.provisioner,
+            parameters=parameters or None,
+            reclaim_policy=plan.reclaim,
+            volume_binding_mode=plan.binding,
+            allow_volume_expansion=True if plan.expansion else None,
+            opts=pulumi.ResourceOptions(parent=parent),
+        )
+        made[plan.name] = storage_class.metadata.apply(lambda m: str(m.name))
+    return made

@@ -57,8 +57,9 @@ class Pass:
 class Executor:
     """Plans one job at a time and carries the plan out."""
 
-    def __init__(self, api: Api, store: Store, identity: str) -> None:
+    def __init__(self, api: Api, store: Store, identity: str, login: pods.RendezvousLogin | None = None) -> None:
         self._api = api
+        self._login = login
         self._store = store
         self._identity = identity
         self._create_errors: dict[str, str] = {}
@@ -169,7 +170,7 @@ class Executor:
         self._create_errors.pop(key, None)
 
     async def _create_pod(self, key: str, job: ElasticJob, action: CreatePod) -> None:
-        manifest = pods.worker_pod(job, action.index, action.generation, action.nnodes)
+        manifest = pods.worker_pod(job, action.index, action.generation, action.nnodes, self._login)
         try:
             created = await self._api.create(client.Pod, manifest)
         except httpx2.HTTPStatusError as error:

@@ -22,6 +22,7 @@ from training.controller.client import CONFLICT, Api, code_of, explain
 from training.controller.executor import Executor, RefusedError, job_record
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
+from training.controller.pods import RendezvousLogin
 from training.controller.queue import KeyQueue
 from training.controller.rbac import LEASE_NAME
 from training.controller.store import Store
@@ -57,11 +58,19 @@ class JsonFormatter(logging.Formatter):
 class Controller:
     """The running controller."""
 
-    def __init__(self, api: Api, *, namespace: str | None, lease_namespace: str, identity: str) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str | None,
+        lease_namespace: str,
+        identity: str,
+        login: RendezvousLogin | None = None,
+    ) -> None:
         self._api = api
         self._queue = KeyQueue()
         self._store = Store(api, job_record, self._due, namespace, self._edited)
-        self._executor = Executor(api, self._store, identity)
+        self._executor = Executor(api, self._store, identity, login)
         self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
         self._leading = False
         self._errors = 0
@@ -199,8 +208,18 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         default=default_address(),
         help="address to listen on (default: in a cluster the pod's own, else 127.0.0.1)",
     )
+    parser.add_argument(
+        "--rendezvous-secret",
+        help="Secret of the jobs' namespaces with which workers log in to etcd (default: etcd asks for nothing)",
+    )
+    parser.add_argument(
+        "--rendezvous-host", help="host of that etcd; jobs that meet elsewhere do not get the Secret's password"
+    )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if bool(args.rendezvous_secret) != bool(args.rendezvous_host):
+        parser.error("--rendezvous-secret and --rendezvous-host belong together; one is missing")
+    return args
 
 
 def default_address() -> str:
@@ -236,8 +255,13 @@ async def _run(args: argparse.Namespace) -> int:
         _complain(f"no cluster to connect to: {error}. Run it in a cluster, or set KUBECONFIG to a kubeconfig file")
         return EXIT_USAGE
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    login = RendezvousLogin(args.rendezvous_secret, args.rendezvous_host) if args.rendezvous_secret else None
     controller = Controller(
-        api, namespace=args.namespace, lease_namespace=args.lease_namespace or api.namespace, identity=identity
+        api,
+        namespace=args.namespace,
+        lease_namespace=args.lease_namespace or api.namespace,
+        identity=identity,
+        login=login,
     )
     health = HealthServer(lambda: controller.ready, controller.metrics)
     stop = asyncio.Event()

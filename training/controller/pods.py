@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
+from training.controller import certificates
 from training.controller.api import (
     API_VERSION,
     GROUP,
@@ -28,6 +31,14 @@ from training.controller.api import (
 MAX_RESTARTS = "1000"
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
 
+_LOGIN_VOLUME = "trainyard-rendezvous"
+# The launcher's options (training/launch/rendezvous.py) and the fields of the Secret that hold them.
+_LOGIN_VARIABLES = {
+    "TRAINYARD_ETCD_USER": certificates.USER,
+    "TRAINYARD_ETCD_PASSWORD": certificates.PASSWORD,
+    "TRAINYARD_ETCD_CACERT": certificates.CACERT_PATH,
+}
+
 POD_RESTART_POLICY = {
     # Always would restart a worker that has finished its training; here it means "after each failure".
     RestartPolicy.ALWAYS: "OnFailure",
@@ -35,6 +46,21 @@ POD_RESTART_POLICY = {
     RestartPolicy.NEVER: "Never",
     RestartPolicy.EXIT_CODE: "Never",
 }
+
+
+@dataclass(frozen=True)
+class RendezvousLogin:
+    """How workers log in to an etcd that asks for it."""
+
+    secret: str
+    """Name of a Secret with the fields of `training.controller.certificates`, in the job's namespace."""
+    host: str
+    """Of etcd, as in `etcd.trainyard-system:2379`. Jobs that name another endpoint get no password to send there."""
+
+    def serves(self, endpoint: str) -> bool:
+        """Whether an endpoint of a job is this etcd, however it is spelled."""
+        host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
+        return host in {self.host, f"{self.host}.svc", f"{self.host}.svc.cluster.local"}
 
 
 class _Resources(BaseModel):
@@ -99,7 +125,9 @@ def rendezvous_id(job: ElasticJob, generation: int) -> str:
     return f"{job.metadata.name}-{job.metadata.uid[:8]}-{generation}"
 
 
-def worker_pod(job: ElasticJob, index: int, generation: int, nnodes: str) -> dict[str, Any]:
+def worker_pod(
+    job: ElasticJob, index: int, generation: int, nnodes: str, login: RendezvousLogin | None = None
+) -> dict[str, Any]:
     """The manifest of a worker.
 
     Args:
@@ -107,6 +135,7 @@ def worker_pod(job: ElasticJob, index: int, generation: int, nnodes: str) -> dic
         index: number in the pod's name.
         generation: rendezvous generation.
         nnodes: `min:max`, as torchrun takes it.
+        login: how to log in to the stack's etcd; None: it asks for nothing.
     """
     template = job.spec.worker.template
     metadata = template.get("metadata") or {}
@@ -116,6 +145,8 @@ def worker_pod(job: ElasticJob, index: int, generation: int, nnodes: str) -> dic
     spec["hostname"] = name
     spec["subdomain"] = service_name(job.metadata.name)
     _launcher_settings(main_container(spec), job, generation, nnodes)
+    if login is not None and login.serves(job.spec.rdzv_endpoint):
+        _log_in(spec, login)
     labels = {
         **(metadata.get("labels") or {}),
         **selector(job.metadata.name),
@@ -192,6 +223,26 @@ def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: i
     env = list(container.get("env") or ())
     set_by_user = {variable.get("name") for variable in env}
     container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]
+
+
+def _log_in(spec: dict[str, Any], login: RendezvousLogin) -> None:
+    """User, password and authority for the launcher, unless the user has set them.
+
+    All of it optional: in a namespace without the Secret none of it is there, and the launcher says what etcd says.
+    """
+    container = main_container(spec)
+    env = list(container.get("env") or ())
+    set_by_user = {variable.get("name") for variable in env}
+    container["env"] = env + [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": login.secret, "key": key, "optional": True}}}
+        for name, key in _LOGIN_VARIABLES.items()
+        if name not in set_by_user
+    ]
+    authority = [{"key": certificates.AUTHORITY, "path": certificates.AUTHORITY}]
+    source = {"secretName": login.secret, "items": authority, "optional": True}
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _LOGIN_VOLUME, "secret": source}]
+    mount = {"name": _LOGIN_VOLUME, "mountPath": certificates.MOUNT, "readOnly": True}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
 
 
 def _owner(job: ElasticJob) -> dict[str, Any]:

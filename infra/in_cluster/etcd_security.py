@@ -1,0 +1,197 @@
+"""What makes the jobs' etcd secure: certificates and passwords made in the cluster, users, and closed ports.
+
+No key is in this program, nor in the engine's record of the stack: a Job of the controller's image makes them
+(docs/decisions/0005-etcd-keys-made-in-the-cluster.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_kubernetes.batch.v1 import CronJob, CronJobSpecArgs, Job, JobSpecArgs, JobTemplateSpecArgs
+from pulumi_kubernetes.core.v1 import (
+    ContainerArgs,
+    PodSpecArgs,
+    PodTemplateSpecArgs,
+    ResourceRequirementsArgs,
+    ServiceAccount,
+)
+from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
+from pulumi_kubernetes.networking.v1 import (
+    NetworkPolicy,
+    NetworkPolicyIngressRuleArgs,
+    NetworkPolicyPeerArgs,
+    NetworkPolicyPortArgs,
+    NetworkPolicySpecArgs,
+)
+from pulumi_kubernetes.rbac.v1 import Role, RoleBinding, RoleRefArgs, SubjectArgs
+
+from infra.in_cluster.etcd_layout import CLIENT_PORT, PEER_PORT, SERVICE, EtcdLayout
+from infra.in_cluster.pods import MANAGED_BY, OwnPods, pod_field, restricted_container, restricted_pod
+from infra.wiring.scheduling import PRIORITY_CONTROL
+from training.controller.certificates import CLIENT_SECRET, client_rules, system_rules
+
+_NAME = "etcd-certificates"
+_LABELS = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
+_DAILY = "23 3 * * *"
+"""Certificates are renewed months before they end; daily, so that a user who was lost with etcd's volumes is back the
+next day at the latest."""
+
+
+@dataclass(frozen=True)
+class KeyMaker:
+    """Who makes the keys, and for whom."""
+
+    image: str
+    """The controller's."""
+    training: pulumi.Input[str]
+    """Namespace whose jobs may log in."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """How jobs log in."""
+
+    host: pulumi.Input[str]
+    """Of etcd: jobs that meet anywhere else get no password."""
+    secret: str = CLIENT_SECRET
+    """In the namespace of the jobs."""
+
+
+class EtcdSecurity:
+    """The parts that a secure etcd needs before it starts, and the one that it needs after."""
+
+    certificates: Job
+    """Done when the certificates are there."""
+
+    def __init__(
+        self,
+        *,
+        layout: EtcdLayout,
+        pods: OwnPods,
+        keys: KeyMaker,
+        member_labels: Mapping[str, str],
+        parent: pulumi.ComponentResource,
+    ) -> None:
+        self._layout, self._pods, self._keys, self._parent = layout, pods, keys, parent
+        child = pulumi.ResourceOptions(parent=parent)
+        account = ServiceAccount(_NAME, metadata=self._metadata(_NAME), opts=child)
+        bindings = [
+            self._rights(_NAME, pods.namespace, system_rules(), account),
+            self._rights(f"{_NAME}-of-jobs", keys.training, client_rules(), account),
+        ]
+        self._ready = pulumi.ResourceOptions(parent=parent, depends_on=bindings)
+        self.certificates = Job(
+            _NAME, metadata=self._metadata(_NAME), spec=self._job(authenticate=False), opts=self._ready
+        )
+        _ports(pods.namespace, keys.training, member_labels, child)
+
+    def authenticate(self, *, after: pulumi.Resource) -> None:
+        """Makes etcd ask for passwords once it runs, and looks after that and the certificates from then on."""
+        once_up = pulumi.ResourceOptions(parent=self._parent, depends_on=[after])
+        name = "etcd-authentication"
+        Job(name, metadata=self._metadata(name), spec=self._job(authenticate=True), opts=once_up)
+        name = "etcd-upkeep"
+        CronJob(
+            name,
+            metadata=self._metadata(name),
+            spec=CronJobSpecArgs(
+                schedule=_DAILY,
+                concurrency_policy="Forbid",
+                successful_jobs_history_limit=1,
+                failed_jobs_history_limit=3,
+                job_template=JobTemplateSpecArgs(spec=self._job(authenticate=True)),
+            ),
+            opts=once_up,
+        )
+
+    def _metadata(self, name: str) -> ObjectMetaArgs:
+        return ObjectMetaArgs(name=name, namespace=self._pods.namespace, labels=_LABELS)
+
+    def _rights(
+        self, name: str, namespace: pulumi.Input[str], rules: list[dict[str, list[str]]], account: ServiceAccount
+    ) -> RoleBinding:
+        metadata = ObjectMetaArgs(name=name, namespace=namespace, labels=_LABELS)
+        role = Role(name, metadata=metadata, rules=rules, opts=pulumi.ResourceOptions(parent=self._parent))
+        return RoleBinding(
+            name,
+            metadata=metadata,
+            role_ref=RoleRefArgs(api_group="rbac.authorization.k8s.io", kind="Role", name=name),
+            subjects=[SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=self._pods.namespace)],
+            opts=pulumi.ResourceOptions(parent=self._parent, depends_on=[account, role]),
+        )
+
+    def _job(self, *, authenticate: bool) -> JobSpecArgs:
+        here = "$(POD_NAMESPACE)"
+        arguments: list[pulumi.Input[str]] = [
+            *(f"--server-name={name}" for name in self._layout.server_names(here)),
+            *(f"--peer-name={name}" for name in self._layout.peer_names(here)),
+            pulumi.Output.format("--jobs-namespace={0}", self._keys.training),
+        ]
+        if authenticate:
+            arguments.append(f"--endpoint=https://{SERVICE}.{here}:{CLIENT_PORT}")
+        container = ContainerArgs(
+            name="certificates",
+            image=self._keys.image,
+            command=["python", "-m", "training.controller.certificates"],
+            args=arguments,
+            env=[pod_field("POD_NAMESPACE", "metadata.namespace")],
+            resources=ResourceRequirementsArgs(requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "256Mi"}),
+            security_context=restricted_container(),
+        )
+        return JobSpecArgs(
+            backoff_limit=6,
+            active_deadline_seconds=600,
+            template=PodTemplateSpecArgs(
+                metadata=ObjectMetaArgs(labels=_LABELS),
+                spec=PodSpecArgs(
+                    restart_policy="Never",
+                    service_account_name=_NAME,
+                    priority_class_name=PRIORITY_CONTROL,
+                    enable_service_links=False,
+                    dns_policy=self._pods.dns_policy,
+                    node_selector=self._pods.selector,
+                    security_context=restricted_pod(),
+                    containers=[container],
+                ),
+            ),
+        )
+
+
+def _ports(
+    namespace: pulumi.Input[str],
+    training: pulumi.Input[str],
+    member_labels: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
+) -> None:
+    """Clients are the jobs and who sets the passwords; members talk to members. Nobody else reaches a port of etcd.
+
+    (The kubelet's probes come from the node itself, which network policies let through.)
+    """
+    members = LabelSelectorArgs(match_labels=dict(member_labels))
+    jobs = LabelSelectorArgs(match_labels={"kubernetes.io/metadata.name": training})
+    keeper = LabelSelectorArgs(match_labels=_LABELS)
+    NetworkPolicy(
+        SERVICE,
+        metadata=ObjectMetaArgs(name=SERVICE, namespace=namespace, labels=dict(member_labels)),
+        spec=NetworkPolicySpecArgs(
+            pod_selector=members,
+            policy_types=["Ingress"],
+            ingress=[
+                NetworkPolicyIngressRuleArgs(
+                    from_=[
+                        NetworkPolicyPeerArgs(namespace_selector=jobs),
+                        NetworkPolicyPeerArgs(pod_selector=keeper),
+                    ],
+                    ports=[NetworkPolicyPortArgs(protocol="TCP", port=CLIENT_PORT)],
+                ),
+                NetworkPolicyIngressRuleArgs(
+                    from_=[NetworkPolicyPeerArgs(pod_selector=members)],
+                    ports=[NetworkPolicyPortArgs(protocol="TCP", port=PEER_PORT)],
+                ),
+            ],
+        ),
+        opts=opts,
+    )
