@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import botocore.session
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.clusters import CHECKOUT
 from infra.settings import NodePool, read_stack_file
-from infra.wiring.scheduling import labels_of, taints_of, tolerations_for
+from infra.settings.aws import AwsNodePool
+from infra.wiring.scheduling import (
+    GPU_TAINT,
+    SPOT_TAINT,
+    Taint,
+    labels_of,
+    node_agent_tolerations,
+    taints_of,
+    tolerations_for,
+)
 
 pools = st.builds(
     NodePool,
@@ -59,3 +69,43 @@ def test_the_example_job_tolerates_every_gpu_pool_of_the_local_stack() -> None:
     job = yaml.safe_load((CHECKOUT / "training/examples/digits.yaml").read_text())
     tolerations = job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["tolerations"]
     assert tolerations == tolerations_for(pool for pool in settings.node_pools if pool.gpus_per_node)
+
+
+# --- AWS ---
+
+
+def aws_pool(capacity: str) -> AwsNodePool:
+    return AwsNodePool.model_validate({"name": "p5", "types": ["p5.48xlarge"], "capacity": capacity})
+
+
+def test_taints_are_spelled_as_each_reader_wants_them() -> None:
+    assert GPU_TAINT.as_kubernetes()["effect"] == "NoSchedule"
+    assert GPU_TAINT.as_eks() == {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
+    assert SPOT_TAINT.as_autoscaler_tag_value() == "true:NoSchedule"
+
+
+def test_eks_knows_the_spelling_of_every_effect() -> None:
+    allowed = botocore.session.get_session().get_service_model("eks").shape_for("TaintEffect").enum
+    effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+    assert {Taint("k", "v", effect).as_eks()["effect"] for effect in effects} == set(allowed)
+
+
+def test_reserved_capacity_is_not_reclaimed_and_bears_no_spot_taint() -> None:
+    assert taints_of(aws_pool("spot")) == (GPU_TAINT, SPOT_TAINT)
+    assert [taints_of(aws_pool(each)) for each in ("on-demand", "odcr", "capacity-block")] == [(GPU_TAINT,)] * 3
+
+
+def test_the_gpus_of_an_aws_pool_are_those_of_its_type() -> None:
+    assert labels_of(aws_pool("odcr")) == {
+        "trainyard.dev/pool": "p5",
+        "trainyard.dev/capacity": "odcr",
+        "nvidia.com/gpu.present": "true",
+    }
+
+
+def test_node_agents_stay_whatever_value_or_effect_a_taint_has() -> None:
+    assert node_agent_tolerations([aws_pool("on-demand"), aws_pool("spot")]) == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "trainyard.dev/spot", "operator": "Exists"},
+    ]
+    assert node_agent_tolerations([]) == []
