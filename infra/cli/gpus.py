@@ -154,7 +154,7 @@ def _show(machine: InstanceType, region: str) -> None:
     from infra.catalog.prices import price  # noqa: PLC0415
 
     cost = price(machine.name, region)
-    table = console.table("", "message")
+    table = console.table("what", "found")
     marked = _Marked(machine)
     rows: list[tuple[str, object]] = [
         ("type", machine.name),

@@ -12,3 +12,10 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Fail, instead of waiting, while another command changes this cluster.")
 ]
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse",
+        help="For stacks of target aws: without an account, on stand-ins of this computer. See docs/how-to.",
+    ),
+]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.cli import example, options
+from infra.cli import example, options, rehearse
 from infra.cli.console import Steps, print_json, row, stderr, stdout, table
 from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, Workspace
 from infra.errors import TrainyardError, UsageError
@@ -41,14 +41,19 @@ def up(
         bool,
         typer.Option("--with-example", help="Then train the example job to its end, and reclaim a node meanwhile."),
     ] = False,
+    rehearsed: options.Rehearse = False,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
     """Bring the stack up: engines, cluster, and everything in it. Safe to repeat: what is there stays.
 
-    Example: [bold]trainyard up -s local --with-example[/bold]
+    Example: [bold]trainyard up -s local --with-example[/bold], [bold]trainyard up -s dev --rehearse[/bold]
     """
+    if rehearsed:
+        rehearse.up(stack, with_example=with_example, wait=not no_wait, json=json)
+        return
     workspace = Workspace.open(stack)
+    workspace.require_credentials()
     steps = Steps()
     result: dict[str, Any] = {"stack": stack, "target": workspace.settings.target}
     with workspace.changing(steps, wait=not no_wait):
@@ -56,7 +61,7 @@ def up(
         if workspace.is_local:
             workspace.local_cluster(steps).up(workspace.images(), workspace.local_nodes())
         summary = _run(workspace, "up", steps, f"stack {stack}")
-    result |= {"changes": summary.changes, "kubeconfig": str(workspace.access().path)}
+    result |= {"changes": summary.changes, **workspace.way_in()}
     if with_example:
         result["example"] = _example(workspace, steps)
     result["steps"] = [
@@ -68,22 +73,34 @@ def up(
     stdout().print(steps.closing_table())
     if workspace.is_local:
         stdout().print(STAND_IN)
-    stdout().print(f"kubeconfig: {result['kubeconfig']}", markup=False)
+    for name, value in workspace.way_in().items():
+        stdout().print(f"{name.replace('_', ' ')}: {value}", markup=False)
     stdout().print(f'To look around: eval "$(trainyard env -s {stack})"; kubectl get elasticjobs,pods,nodes -A')
 
 
-def preview(stack: options.Stack = "local", json: options.Json = False) -> None:
+def preview(
+    stack: options.Stack = "local",
+    rehearsed: options.Rehearse = False,
+    no_wait: options.NoWait = False,
+    json: options.Json = False,
+) -> None:
     """Say what `up` would change, without changing it.
 
-    Example: [bold]trainyard preview -s local --json[/bold]
+    Example: [bold]trainyard preview -s local --json[/bold], [bold]trainyard preview -s prod --rehearse[/bold]
     """
-    workspace = Workspace.open(stack)
-    workspace.access()
-    steps = Steps()
-    workspace.build_engines(steps)
-    summary = _run(workspace, "preview", steps, f"preview of {stack}")
+    about: dict[str, Any] = {}
+    if rehearsed:
+        summary, about = rehearse.preview(stack, wait=not no_wait, json=json)
+    else:
+        workspace = Workspace.open(stack)
+        workspace.require_credentials()
+        if workspace.settings.target != "aws":
+            workspace.access()
+        steps = Steps()
+        workspace.build_engines(steps)
+        summary = _run(workspace, "preview", steps, f"preview of {stack}")
     if json:
-        print_json({"stack": stack, "changes": summary.changes, "steps": summary.steps})
+        print_json({"stack": stack, **about, "changes": summary.changes, "steps": summary.steps})
         return
     shown = table("operation", "resource", "name", "because of")
     for step in summary.steps:
@@ -97,15 +114,20 @@ def preview(stack: options.Stack = "local", json: options.Json = False) -> None:
 def down(
     stack: options.Stack = "local",
     state: Annotated[bool, typer.Option("--state", help="Delete the state folder as well (logs, keys).")] = False,
+    rehearsed: options.Rehearse = False,
     yes: options.Yes = False,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
     """Remove the stack with everything in it: jobs, volumes with their checkpoints, nodes, control plane.
 
-    Example: [bold]trainyard down -s local --yes[/bold]
+    Example: [bold]trainyard down -s local --yes[/bold], [bold]trainyard down -s dev --rehearse[/bold]
     """
+    if rehearsed:  # nothing to ask: nothing of it is worth anything
+        rehearse.down(stack, wait=not no_wait, json=json)
+        return
     workspace = Workspace.open_to_remove(stack)
+    workspace.require_unprotected()
     _confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
     steps = Steps()
     result: dict[str, Any] = {"stack": stack}
@@ -118,11 +140,14 @@ def down(
         print_json(result)
 
 
-def status(stack: options.Stack = "local", json: options.Json = False) -> None:
+def status(stack: options.Stack = "local", rehearsed: options.Rehearse = False, json: options.Json = False) -> None:
     """Show what runs: control plane, nodes, jobs. Exit code 1 if a part that should run does not.
 
-    Example: [bold]trainyard status[/bold]
+    Example: [bold]trainyard status[/bold], [bold]trainyard status -s dev --rehearse[/bold]
     """
+    if rehearsed:
+        rehearse.status(stack, json=json)
+        return
     workspace = Workspace.open(stack)
     if not workspace.is_local:
         raise TrainyardError(
@@ -142,15 +167,23 @@ def status(stack: options.Stack = "local", json: options.Json = False) -> None:
         raise typer.Exit(1)
 
 
-def show_environment(stack: options.Stack = "local", json: options.Json = False) -> None:
+def show_environment(
+    stack: options.Stack = "local", rehearsed: options.Rehearse = False, json: options.Json = False
+) -> None:
     """Print the variables with which plain `pulumi` and `kubectl` see this stack.
+
+    In a rehearsal they are for boto3 and other AWS tools as well, and its project is another folder:
+    pulumi -C "$TRAINYARD_REHEARSAL/project" preview -s dev.
 
     Example: [bold]eval "$(trainyard env)"; pulumi preview -s local; kubectl get nodes[/bold]
     """
     from infra.local.engines import locate  # noqa: PLC0415
 
-    workspace = Workspace.open(stack)
-    variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.kubeconfig())}
+    if rehearsed:
+        variables = rehearse.environment(stack)
+    else:
+        workspace = Workspace.open(stack)
+        variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.kubeconfig())}
     if (kubectl := locate("kubectl")) and kubectl.origin != "PATH":
         path = variables.get("PATH", os.environ.get("PATH", os.defpath))
         variables["PATH"] = f"{kubectl.path.parent}{os.pathsep}{path}"

@@ -13,8 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.clusters import CHECKOUT, Access, kubeconfig_of, local_state_directory
-from infra.errors import TrainyardError
+from infra.clusters import (
+    CHECKOUT,
+    STATE_VARIABLE,
+    Access,
+    ClusterUnreachableError,
+    kubeconfig_of,
+    local_state_directory,
+)
+from infra.errors import TrainyardError, UsageError
 
 if TYPE_CHECKING:
     from infra.cli.console import Steps
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from infra.local.cluster import LocalCluster
     from infra.local.nodes.spec import NodeSpec
     from infra.local.state import State
+    from infra.rehearsal.environment import Rehearsal
     from infra.settings import Settings
 
 
@@ -116,6 +124,45 @@ class Workspace:
         """
         return kubeconfig_of(self.settings, self.stack)
 
+    def require_credentials(self) -> None:
+        """Before anything is done to an AWS stack: are there credentials at all?
+
+        Raises:
+            TrainyardError: there are none.
+        """
+        if self.settings.target != "aws":
+            return
+        import boto3  # noqa: PLC0415 - half a second
+
+        if boto3.session.Session().get_credentials() is None:
+            raise TrainyardError(
+                f"there are no AWS credentials, and stack {self.stack} is a cluster on AWS. Log in (aws sso login, or"
+                " set AWS_PROFILE), or go through all of it without an account:"
+                f" trainyard up -s {self.stack} --rehearse"
+            )
+
+    def require_unprotected(self) -> None:
+        """Before an AWS stack is destroyed: do its settings allow it?
+
+        Raises:
+            TrainyardError: they protect it.
+        """
+        if self.settings.aws is not None and self.settings.aws.protect:
+            raise TrainyardError(
+                f"stack {self.stack} is protected: trainyard:aws.protect is true in Pulumi.{self.stack}.yaml, so its"
+                " cluster, file systems, buckets and keys cannot be deleted. To remove it all the same: set it to"
+                f" false, run `trainyard up -s {self.stack}`, then this again"
+            )
+
+    def way_in(self) -> dict[str, str]:
+        """How to reach the cluster, for people: its kubeconfig, or the command that makes one."""
+        if self.settings.aws is None:
+            return {"kubeconfig": str(self.access().path)}
+        from infra.wiring.naming import cluster_name  # noqa: PLC0415
+
+        name, region = cluster_name(self.settings, self.stack), self.settings.aws.region
+        return {"kubeconfig_command": f"aws eks update-kubeconfig --name {name} --region {region}"}
+
     def jobs(self) -> Jobs:
         """The stack's ElasticJobs.
 
@@ -145,6 +192,8 @@ class Workspace:
             return {"PULUMI_SKIP_UPDATE_CHECK": "true"}
         environment = pulumi_environment(self.state.directory)
         install_plugins(self.state.directory)
+        if self.settings.target == "aws":  # the AWS plugin has no build here: Pulumi fetches its release
+            del environment["PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"]
         return environment | {"TRAINYARD_STATE_DIR": str(self.state.directory)}
 
     def kubeconfig(self) -> Path:
@@ -202,14 +251,9 @@ class Workspace:
 
     def build_engines(self, steps: Steps) -> None:
         """Have the engines of this stack; what is missing is built, which may take long."""
-        from infra.cli.engines import build_progress  # noqa: PLC0415
-        from infra.local import engines  # noqa: PLC0415
+        from infra.local.engines import LOCAL_ENGINES  # noqa: PLC0415
 
-        names = engines.LOCAL_ENGINES if self.is_local else ENGINES_OF_PULUMI
-        with steps.step("engines", spinner=False), build_progress() as progress:
-            found = engines.ensure(names, progress)
-            elsewhere = sum(engine.origin != "cache" for engine in found.values())
-            steps.note(f"{len(found) - elsewhere} of our own build, {elsewhere} of this computer's")
+        _build(LOCAL_ENGINES if self.is_local else ENGINES_OF_PULUMI, steps)
 
     def local_cluster(self, steps: Steps | None = None) -> LocalCluster:
         """The cluster on this computer."""
@@ -243,6 +287,115 @@ class Workspace:
             "trainyard/controller:local": _image([interpreter, "-m", "training.controller"], environment, shown),
             "trainyard/etcd:local": _image([etcd], {"PATH": "/usr/bin:/bin"}, [etcd]),
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class RehearsedWorkspace(Workspace):
+    """A checked AWS stack, in a rehearsal of its own: nothing of the user's backend, login or account is used."""
+
+    @classmethod
+    def open(cls, stack: str) -> RehearsedWorkspace:
+        """Like `Workspace.open`, for stacks that can be rehearsed.
+
+        Raises:
+            UsageError: the stack's target is not aws.
+        """
+        found = Workspace.open(stack)
+        if found.settings.target != "aws":
+            raise UsageError(
+                f"only stacks of target aws are rehearsed; stack {stack} has target {found.settings.target} and costs"
+                f" nothing anyway: trainyard up -s {stack}"
+            )
+        return cls(stack, found.settings)
+
+    @classmethod
+    def open_to_remove(cls, stack: str) -> RehearsedWorkspace:
+        """Like `open`, but a rehearsal can be ended although its stack file has become wrong.
+
+        Raises:
+            SettingsError: the file is wrong and there is no rehearsal of that name.
+        """
+        from infra.settings import Settings, SettingsError  # noqa: PLC0415
+
+        try:
+            return cls.open(stack)
+        except (SettingsError, UsageError):
+            there = cls(stack, Settings(target="local"))  # what the engine removes is on its record
+            if there.state_directory.exists():
+                return there
+            raise
+
+    @property
+    def state_directory(self) -> Path:
+        """Where the rehearsal and its engine keep what they know; gone after `down --rehearse`."""
+        beside = local_state_directory(self.stack)
+        if os.environ.get(STATE_VARIABLE):
+            return beside / f"rehearsal-{self.stack}"
+        return beside.with_name(f"rehearsal-{beside.name}")
+
+    @property
+    def keeps_own_record(self) -> bool:
+        """Always: a rehearsal's record is worth nothing to anybody else."""
+        return True
+
+    @property
+    def region(self) -> str:
+        """The stack's AWS region."""
+        assert self.settings.aws is not None  # noqa: S101 - the target is aws
+        return self.settings.aws.region
+
+    def rehearsal(self, steps: Steps | None = None) -> Rehearsal:
+        """The stand-ins."""
+        from infra.local import engines  # noqa: PLC0415
+        from infra.rehearsal.environment import ENGINES, Rehearsal  # noqa: PLC0415
+
+        found = {name: engine.path for name in ENGINES if (engine := engines.locate(name))}
+        return Rehearsal(self.state, found, progress=steps)
+
+    def access(self) -> Access:
+        """How to reach the rehearsed cluster.
+
+        Raises:
+            ClusterUnreachableError: no rehearsal is up.
+        """
+        if not self.state_directory.exists():
+            raise ClusterUnreachableError(
+                f"there is no rehearsal of stack {self.stack}. Begin one: trainyard up -s {self.stack} --rehearse"
+            )
+        again = f"trainyard up -s {self.stack} --rehearse"
+        return Access(self.rehearsal().connection().kubeconfig, None, f"Is the rehearsal running? Repair it: {again}")
+
+    def pulumi_environment(self) -> dict[str, str]:
+        """Variables with which plain `pulumi` sees the rehearsal."""
+        from infra.rehearsal.tools import environment  # noqa: PLC0415
+
+        return environment(self.state, self.rehearsal().connection())
+
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig of the rehearsed cluster."""
+        return self.access().path
+
+    def engine(self, process: str = MUTATING) -> Engine:
+        """The engine, in a project whose stack file is the rehearsal's own."""
+        from infra.rehearsal.tools import HIDDEN_VARIABLES, project_folder  # noqa: PLC0415
+
+        return dataclasses.replace(super().engine(process), project=project_folder(self.state), hidden=HIDDEN_VARIABLES)
+
+    def build_engines(self, steps: Steps) -> None:
+        """Have the engines of a rehearsal; what is missing is built, which may take long."""
+        from infra.rehearsal.environment import ENGINES  # noqa: PLC0415
+
+        _build(ENGINES, steps)
+
+
+def _build(names: Sequence[str], steps: Steps) -> None:
+    from infra.cli.engines import build_progress  # noqa: PLC0415
+    from infra.local import engines  # noqa: PLC0415
+
+    with steps.step("engines", spinner=False), build_progress() as progress:
+        found = engines.ensure(names, progress)
+        elsewhere = sum(engine.origin != "cache" for engine in found.values())
+        steps.note(f"{len(found) - elsewhere} of our own build, {elsewhere} of this computer's")
 
 
 def _image(

@@ -242,8 +242,10 @@ class PassThrough(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no t
                         return bytes(act(parsed).SerializeToString())
                     except TrainyardError as error:
                         context.abort(grpc.StatusCode.UNKNOWN, str(error))
+            call = forward.future(request, metadata=_metadata(context))
+            context.add_callback(call.cancel)  # where the engine gives up; without effect on a call that has ended
             try:
-                return bytes(forward(request, timeout=context.time_remaining(), metadata=_metadata(context)))
+                return bytes(call.result())
             except grpc.RpcError as error:
                 _pass_on(error, context)
                 raise
@@ -255,7 +257,7 @@ class PassThrough(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no t
 
         def answer(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
-                yield from forward(request, timeout=context.time_remaining(), metadata=_metadata(context))
+                yield from forward(request, metadata=_metadata(context))
             except grpc.RpcError as error:
                 _pass_on(error, context)
 

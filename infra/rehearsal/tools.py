@@ -65,13 +65,14 @@ def install(state: State, kubeconfig: Path, checkout: Path, provider: Path) -> N
     _plugin(state, kubernetes, checkout, ["infra.rehearsal.kubernetes_plugin", str(provider)])
 
 
-def write_project(state: State, stack: str, checkout: Path) -> Path:
-    """A project of the same name and program whose stack file is the rehearsal's own: the engine writes into that.
+def project_folder(state: State) -> Path:
+    """Where the rehearsal's own project is."""
+    return state.path("project")
 
-    Returns:
-        Its folder.
-    """
-    folder = state.folder("project")
+
+def write_project(state: State, stack: str, checkout: Path) -> None:
+    """A project of the same name and program whose stack file is the rehearsal's own: the engine writes into that."""
+    folder = project_folder(state)
     project = yaml.safe_load((checkout / "Pulumi.yaml").read_text())
     project["main"] = str(checkout / project.get("main", "."))
     options = project["runtime"].get("options", {})
@@ -86,7 +87,6 @@ def write_project(state: State, stack: str, checkout: Path) -> Path:
         earlier = {}
     salt = {key: earlier[key] for key in ("encryptionsalt",) if key in earlier}  # belongs to the rehearsal's own record
     state.write(folder / name, yaml.safe_dump({**salt, "config": settings.get("config", {})}, sort_keys=False))
-    return folder
 
 
 def environment(state: State, connection: Connection) -> dict[str, str]:

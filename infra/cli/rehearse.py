@@ -1,0 +1,234 @@
+"""What `--rehearse` makes of `up`, `preview`, `down`, `status` and `env`: AWS stacks without an account."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from infra.cli.console import Steps, print_json, row, stderr, stdout, table
+from infra.cli.workspace import MUTATING, PREVIEWING, RehearsedWorkspace
+from infra.clusters import CHECKOUT
+from infra.errors import TrainyardError, UsageError
+
+if TYPE_CHECKING:
+    from infra.engine import Operation, Summary
+    from infra.rehearsal.connection import Connection
+    from infra.rehearsal.environment import Rehearsal
+
+
+class LeftoversError(TrainyardError):
+    """Something was left when the stack was removed: on AWS it would go on to cost money."""
+
+
+def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
+    """Bring the rehearsal up and the stack in it; it stays until `down --rehearse`."""
+    if with_example:
+        raise UsageError("--with-example trains a job, and the nodes of a rehearsal are played: no program runs there")
+    workspace, steps = RehearsedWorkspace.open(stack), Steps()
+    with workspace.changing(steps, wait=wait):
+        workspace.build_engines(steps)
+        connection = workspace.rehearsal(steps).up(workspace.region)
+        summary = _run(workspace, "up", steps, f"stack {stack}, rehearsed")
+    result = {
+        "stack": stack,
+        "target": workspace.settings.target,
+        **_about(workspace, connection),
+        "changes": summary.changes,
+        "steps": [{"step": s.name, "seconds": round(s.seconds, 2), "note": s.note} for s in steps.finished],
+    }
+    if json:
+        print_json(result)
+        return
+    stdout().print(steps.closing_table())
+    _print_about(result)
+    stdout().print(f'To look around: eval "$(trainyard env -s {stack} --rehearse)"; kubectl get nodes,pods -A')
+    stdout().print(f"It runs until: trainyard down -s {stack} --rehearse", markup=False)
+
+
+def preview(stack: str, *, wait: bool, json: bool) -> tuple[Summary, dict[str, Any]]:
+    """What `up --rehearse` would change; stand-ins that did not run before are ended again."""
+    workspace, steps = RehearsedWorkspace.open(stack), Steps()
+    was_there = workspace.state_directory.exists()
+    with workspace.changing(steps, wait=wait):
+        workspace.build_engines(steps)
+        rehearsal = workspace.rehearsal(steps)
+        try:
+            connection = rehearsal.up(workspace.region)
+            summary = _run(workspace, "preview", steps, f"preview of {stack}, rehearsed")
+            about = _about(workspace, connection)
+        finally:
+            if not was_there:
+                rehearsal.down()
+    if not json:
+        stdout().print(about["note"], markup=False)
+    return summary, {name: about[name] for name in ("rehearsal", "note")}
+
+
+def down(stack: str, *, wait: bool, json: bool) -> None:
+    """Remove the stack through the engine, look for what is left, and end the rehearsal in any case.
+
+    Its record is worth nothing without its stand-ins, so nothing is kept for a second try.
+
+    Raises:
+        LeftoversError: something of the stack was left.
+        EngineRunError: the stack could not be removed.
+    """
+    workspace, steps = RehearsedWorkspace.open_to_remove(stack), Steps()
+    result: dict[str, Any] = {"stack": stack, "rehearsal": True, "changes": {}}
+    if workspace.state_directory.exists():
+        with workspace.changing(steps, wait=wait):
+            rehearsal = workspace.rehearsal(steps)
+            try:
+                result["changes"] = _destroy(workspace, rehearsal, steps)
+            finally:
+                workspace.rehearsal(steps).down()
+    from infra.rehearsal.environment import LABEL  # noqa: PLC0415
+
+    result["note"] = LABEL
+    if json:
+        print_json(result)
+    else:
+        stdout().print(LABEL, markup=False)
+
+
+def status(stack: str, *, json: bool) -> None:
+    """What of the rehearsal runs, its nodes, and what was recorded; exit code 1 if a part does not run."""
+    workspace = RehearsedWorkspace.open(stack)
+    if not workspace.state_directory.exists():
+        stderr().print(f"Nothing is rehearsed. Begin: trainyard up -s {stack} --rehearse", markup=False)
+        if json:
+            print_json({"stack": stack, "rehearsal": True, "healthy": False, "processes": [], "nodes": [], "pods": []})
+        raise typer.Exit(1)
+    from infra.rehearsal.inspection import nodes_of, unscheduled  # noqa: PLC0415
+
+    rehearsal = workspace.rehearsal()
+    parts = rehearsal.components()
+    healthy = all(part.healthy for part in parts)
+    document: dict[str, Any] = {
+        "stack": stack,
+        "healthy": healthy,
+        "processes": [
+            {
+                "name": part.name,
+                "pid": part.pid,
+                "port": part.port,
+                "healthy": part.healthy,
+                "since": part.since,
+                "memory_mib": round(part.resident_bytes / 2**20),
+            }
+            for part in parts
+        ],
+    }
+    if healthy:
+        connection = rehearsal.connection()
+        nodes, waiting = nodes_of(connection.kubeconfig), unscheduled(connection.kubeconfig)
+        document |= {**_about(workspace, connection), "nodes": nodes, "unscheduled_pods": waiting}
+    if json:
+        print_json(document)
+    else:
+        _show_status(document)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def environment(stack: str) -> dict[str, str]:
+    """Variables with which `pulumi`, `kubectl` and AWS tools see the rehearsal.
+
+    Plain `pulumi` needs the rehearsal's own project besides: `pulumi -C "$TRAINYARD_REHEARSAL/project" preview`.
+    """
+    workspace = RehearsedWorkspace.open(stack)
+    workspace.access()
+    return workspace.pulumi_environment()
+
+
+def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:
+    from infra.rehearsal.inspection import raising_for_unscheduled  # noqa: PLC0415
+    from infra.rehearsal.tools import write_project  # noqa: PLC0415
+
+    looks = operation == "preview"
+    if operation != "destroy":  # which needs only what the engine has on record
+        write_project(workspace.state, workspace.stack, CHECKOUT)
+    with steps.step(name):
+        engine = workspace.engine(PREVIEWING if looks else MUTATING)
+        with raising_for_unscheduled(workspace.access().path):
+            summary = engine.run(operation, steps.note)
+        steps.note(summary.sentence(done=not looks))
+    return summary
+
+
+def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) -> dict[str, int]:
+    from infra.rehearsal.inspection import volumes_left  # noqa: PLC0415
+    from infra.rehearsal.leftovers import book_entries, leftovers  # noqa: PLC0415
+
+    if not rehearsal.has_record():
+        return {}
+    if not rehearsal.has_memory():
+        steps.say("moto had ended before, and what the stack had made there with it: there is nothing to remove.")
+        return {}
+    workspace.build_engines(steps)
+    connection = workspace.rehearsal(steps).up(rehearsal.connection().region)
+    # Protected and retained parts are the point of `protect: true`, and no reason to leave stand-ins behind: the record
+    # of the rehearsal says from now on that they may go. So their removal is rehearsed as well.
+    workspace.engine().lift_protection()
+    summary = _run(workspace, "destroy", steps, f"stack {workspace.stack}, rehearsed")
+    with steps.step("looking for what is left"):
+        left = leftovers(connection) + book_entries(workspace.state.directory) + volumes_left(connection.kubeconfig)
+        steps.note(f"{len(left)} things" if left else "nothing")
+    if left:
+        raise LeftoversError(
+            f"stack {workspace.stack} was removed, and this was left; on AWS it would go on to cost money:\n"
+            + "\n".join(f"  {one}" for one in left)
+            + "\nThe program must own it (a resource of the stack), or whoever makes it must remove it."
+        )
+    return summary.changes
+
+
+def _about(workspace: RehearsedWorkspace, connection: Connection) -> dict[str, Any]:
+    """What every report of a rehearsal carries: the label, where the stand-ins are, what was only recorded."""
+    from infra.rehearsal.environment import LABEL  # noqa: PLC0415
+    from infra.rehearsal.kubernetes_plugin import RECORD  # noqa: PLC0415
+
+    try:
+        releases = json_module.loads(workspace.state.path(RECORD).read_text())
+    except FileNotFoundError:
+        releases = {}
+    recorded = {name: f"{one['chart']} {one['version']}" for name, one in releases.items()}
+    return {
+        "rehearsal": True,
+        "note": LABEL + (f"; {len(recorded)} Helm releases were recorded, not rendered" if recorded else ""),
+        "aws_endpoint_url": connection.aws_endpoint_url,
+        "region": connection.region,
+        "account": connection.account,
+        "kubeconfig": str(connection.kubeconfig),
+        "helm_releases": recorded,
+    }
+
+
+def _print_about(result: Mapping[str, Any]) -> None:
+    stdout().print(result["note"], markup=False)
+    for name, release in result["helm_releases"].items():
+        stdout().print(f"recorded, not rendered: Helm release {name}: {release}", markup=False)
+    stdout().print(f"AWS_ENDPOINT_URL: {result['aws_endpoint_url']}", markup=False)
+    stdout().print(f"kubeconfig: {result['kubeconfig']}", markup=False)
+
+
+def _show_status(document: Mapping[str, Any]) -> None:
+    parts = table("process", "state", "pid", "port", "memory")
+    for part in document["processes"]:
+        state = "ready" if part["healthy"] else "down"
+        row(parts, part["name"], state, part["pid"], part["port"], f"{part['memory_mib']} MiB")
+    stdout().print(parts)
+    if "nodes" not in document:
+        again = f"trainyard up -s {document['stack']} --rehearse"
+        stderr().print(f"Not all of it runs. Repair it: {again}", markup=False)
+        return
+    nodes = table("node", "state", "pool", "type", "zone", "GPUs", "EFA", "pods")
+    for node in document["nodes"]:
+        row(nodes, *(node[name] for name in ("name", "state", "pool", "type", "zone", "gpus", "efa", "pods")))
+    stdout().print(nodes)
+    for pod in document["unscheduled_pods"]:
+        stdout().print(f"waits for a node: {pod['pod']}: {pod['reason']}", markup=False)
+    _print_about(document)
