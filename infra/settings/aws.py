@@ -85,7 +85,7 @@ class AwsLogs(Section):
         "audit",
         "authenticator",
     )
-    """Which."""
+    """Which of them; `audit` says who did what."""
     retention_days: RetentionDays = 30
     """How long they are kept. CloudWatch takes only some numbers: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, …,
     3653."""
@@ -249,15 +249,15 @@ class Aws(Section):
     system_pool: AwsSystemPool = AwsSystemPool()
     """On-demand machines without GPUs, for etcd, the controller, the autoscaler and add-ons."""
     node_pools: tuple[AwsNodePool, ...] = ()
-    """GPU machines."""
+    """GPU machines; none: a cluster without GPUs."""
     storage: AwsStorage = AwsStorage()
     """File systems and buckets."""
     registry: AwsRegistry = AwsRegistry()
-    """ECR repositories."""
+    """ECR repositories of the stack's images."""
     budget: AwsBudget | None = None
     """A monthly budget with notification; absent: none."""
     queues: AwsQueues = AwsQueues()
-    """Kueue."""
+    """Kueue: who may use how much of the pools."""
     tags: dict[TagKey, TagValue] = Field(default_factory=dict)
     """Tags of every AWS resource, beside the stack's own."""
     protect: Switch = False

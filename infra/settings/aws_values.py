@@ -239,7 +239,7 @@ ReservationId = Annotated[
     ),
     Field(examples=["cr-0123456789abcdef0"]),
 ]
-Principal = Annotated[str, AfterValidator(_principal), Field(examples=["arn:aws:iam::111122223333:role/cluster-admin"])]
+Principal = Annotated[str, AfterValidator(_principal), Field(examples=["arn:aws:iam::111122223333:role/ml-team"])]
 KeyArn = Annotated[
     str,
     AfterValidator(
