@@ -12,6 +12,9 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
+from infra.rehearsal.double.kind import Failure
+from infra.rehearsal.double.values import UNKNOWN
+
 _VERSIONS = ("2012-10-17", "2008-10-17")
 _DOCUMENT_KEYS = frozenset({"Version", "Id", "Statement"})
 _STATEMENT_KEYS = frozenset(
@@ -101,6 +104,28 @@ def words_of(value: object) -> list[str]:
     """A member that may be one text or a list of texts."""
     listed = value if isinstance(value, list) else [value]
     return [word for word in listed if isinstance(word, str)]
+
+
+def document_of(text: object) -> object:
+    """What a JSON text says; None where it is unknown, or no JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def as_written(found: str, kept: object) -> str:
+    """A document that AWS shows, in the program's own writing where it says the same: AWS moves white space."""
+    return kept if isinstance(kept, str) and document_of(kept) == document_of(found) else found
+
+
+def document_failures(path: str, text: object, use: Use) -> Iterator[Failure]:
+    """The mistakes of a document as failures of the property that holds it; a text that isn't known yet has none."""
+    if isinstance(text, str):
+        for mistake in mistakes_in(text, use):
+            yield Failure(path, mistake)
+    elif text is not None and text is not UNKNOWN:
+        yield Failure(path, f"{use.what} is given as a JSON text: json.dumps(…)")
 
 
 def mistakes_in(text: str, use: Use) -> list[str]:
