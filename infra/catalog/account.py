@@ -233,8 +233,8 @@ def _told() -> Iterator[None]:
         yield
     except (NoCredentialsError, PartialCredentialsError) as error:
         raise AccountError(
-            f"AWS was not asked: {error}. Give credentials as for the AWS command (AWS_PROFILE, `aws sso login`, a role "
-            "of the machine); without `--refresh` none are needed."
+            f"AWS was not asked: {error}. Give credentials as for the AWS command (AWS_PROFILE, `aws sso login`, a "
+            "role of the machine); without `--refresh` none are needed."
         ) from error
     except ClientError as error:
         answer = error.response.get("Error", {})

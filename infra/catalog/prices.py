@@ -69,12 +69,13 @@ def regions() -> tuple[str, ...]:
 
 def stale_warning(shown: Iterable[Price], today: date) -> str | None:
     """What to say beside prices that are older than `STALE_AFTER`; None where none is."""
-    old = [one for one in shown if one.is_stale(today)]
+    figures = list(shown)
+    old = [one for one in figures if one.is_stale(today)]
     if not old:
         return None
     oldest = min(old, key=lambda one: one.as_of)
     return (
-        f"{len(old)} prices are older than {STALE_AFTER.days} days, the oldest is of {oldest.as_of}. "
+        f"{len(old)} of {len(figures)} prices older than {STALE_AFTER.days} days, the oldest of {oldest.as_of}. "
         f"`trainyard gpus --refresh --region {oldest.region}` compares them with AWS's."
     )
 
