@@ -17,9 +17,8 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 from pulumi_kubernetes.storage.v1 import StorageClass
 
-from infra.wiring.storage import ClassPlan, StaticVolume, Volume
+from infra.wiring.storage import CHECKPOINT_CLAIM, ClassPlan, StaticVolume, Volume
 
-CHECKPOINT_CLAIM = "checkpoints"
 LOCAL_PROVISIONER = "local.trainyard.dev/folder"
 """Served by infra/local/cloud: a volume is a folder of the state folder."""
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"

@@ -1,0 +1,201 @@
+"""Kueue: jobs wait in queues until their pool has room for them, and give way to those whose pool it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import yaml
+from pulumi_kubernetes.apiextensions import CustomResource
+from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
+from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
+
+from infra.catalog.versions import Chart
+from infra.in_cluster.pods import MANAGED_BY, OwnPods
+from infra.in_cluster.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
+from infra.in_cluster.scheduling import PRIORITY_VALUES
+from infra.wiring.scheduling import PRIORITY_CONTROL, PRIORITY_TRAINING, PRIORITY_TRAINING_LOW
+
+KUEUE_NAMESPACE = "kueue-system"
+_API = "kueue.x-k8s.io/v1beta2"
+_REPLICAS = 2
+
+
+class Queues(pulumi.ComponentResource):
+    """Kueue itself, as its chart makes it, and the queues of the stack."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        plan: QueuePlan,
+        chart: Chart,
+        pods: OwnPods,
+        training: pulumi.Input[str],
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Makes them.
+
+        Args:
+            name: of the component.
+            plan: flavours and queues.
+            chart: of Kueue.
+            pods: where Kueue's own pods run.
+            training: namespace of the jobs, the only one that it looks at.
+            opts: of the component.
+        """
+        super().__init__("trainyard:in_cluster:Queues", name, None, opts)
+        # In a namespace of its own: the chart's webhooks, and their certificates, are bound to where they are.
+        kueue = Release(
+            "kueue",
+            ReleaseArgs(
+                name="kueue",
+                chart=chart.reference,
+                version=chart.version,
+                repository_opts=None if chart.is_oci else RepositoryOptsArgs(repo=chart.repository),
+                namespace=KUEUE_NAMESPACE,
+                create_namespace=True,
+                atomic=True,
+                values=_values(pods, training),
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self._made = [kueue]  # the chart brings the custom resources' definitions
+        topologies = [self._add("Topology", each.name, _topology(each)) for each in plan.topologies]
+        flavors = [self._add("ResourceFlavor", each.name, _flavor(each), after=topologies) for each in plan.flavors]
+        quotas = {flavor.name: flavor for flavor in plan.flavors}
+        for queue in plan.queues:
+            spec = _cluster_queue(queue, quotas, training)
+            made = self._add("ClusterQueue", queue.name, spec, after=flavors)
+            self._add("LocalQueue", queue.name, {"clusterQueue": queue.name}, after=[made], namespace=training)
+        for priority in (PRIORITY_TRAINING, PRIORITY_TRAINING_LOW):
+            WorkloadPriorityClass(
+                priority,
+                value=PRIORITY_VALUES[priority],
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[kueue]),
+            )
+        self.register_outputs({"queues": [queue.name for queue in plan.queues]})
+
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        spec: dict[str, Any],
+        *,
+        after: list[CustomResource] | None = None,
+        namespace: pulumi.Input[str] | None = None,
+    ) -> CustomResource:
+        return CustomResource(
+            name,
+            api_version=_API,
+            kind=kind,
+            metadata=ObjectMetaArgs(name=name, namespace=namespace, labels=MANAGED_BY),
+            spec=spec,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._made, *(after or ())]),
+        )
+
+
+class WorkloadPriorityClass(pulumi.CustomResource):
+    """A priority in the queues alone, for workloads whose pods have none.
+
+    Its fields stand beside `metadata`, not in a `spec`, which the SDK's own `CustomResource` has no place for.
+    """
+
+    def __init__(self, name: str, *, value: int, opts: pulumi.ResourceOptions) -> None:
+        properties = {
+            "apiVersion": _API,
+            "kind": "WorkloadPriorityClass",
+            "metadata": {"name": name, "labels": MANAGED_BY},
+            "value": value,
+            "description": f"As the PriorityClass {name}.",
+        }
+        super().__init__(f"kubernetes:{_API}:WorkloadPriorityClass", name, properties, opts)
+
+
+def _topology(topology: Topology) -> dict[str, Any]:
+    return {"levels": [{"nodeLabel": level} for level in topology.levels]}
+
+
+def _flavor(flavor: Flavor) -> dict[str, Any]:
+    spec: dict[str, Any] = {"nodeLabels": dict(flavor.node_labels)}
+    if flavor.taints:
+        spec["nodeTaints"] = [taint.as_kubernetes() for taint in flavor.taints]
+    if flavor.topology is not None:
+        spec["topologyName"] = flavor.topology
+    return spec
+
+
+def _cluster_queue(queue: Queue, flavors: dict[str, Flavor], training: pulumi.Input[str]) -> dict[str, Any]:
+    def quotas(name: str) -> list[dict[str, str]]:
+        mine = name in queue.own
+        return [
+            {"name": resource, "nominalQuota": flavors[name].quota[resource] if mine else "0"} for resource in RESOURCES
+        ]
+
+    return {
+        "cohortName": COHORT,
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": training}},
+        # A big job that waits does not hold up small ones that fit.
+        "queueingStrategy": "BestEffortFIFO",
+        "resourceGroups": [
+            {
+                "coveredResources": list(RESOURCES),
+                "flavors": [{"name": name, "resources": quotas(name)} for name in queue.flavors],
+            }
+        ],
+        "preemption": {
+            # What was lent is taken back from anybody; in a queue the more important job goes first.
+            "reclaimWithinCohort": "Any",
+            "withinClusterQueue": "LowerPriority",
+        },
+    }
+
+
+def _values(pods: OwnPods, training: pulumi.Input[str]) -> dict[str, Any]:
+    return {
+        "enableKueueViz": False,
+        "controllerManager": {
+            "replicas": _REPLICAS,
+            "nodeSelector": dict(pods.node_selector),
+            "podDisruptionBudget": {"enabled": True, "minAvailable": 1},
+            "manager": {
+                "priorityClassName": PRIORITY_CONTROL,
+                "resources": {
+                    "requests": {"cpu": "200m", "memory": "512Mi"},
+                    "limits": {"memory": "1Gi"},
+                },
+            },
+        },
+        "managerConfig": {
+            "controllerManagerConfigYaml": pulumi.Output.from_input(training).apply(
+                lambda namespace: yaml.safe_dump(_configuration(namespace), sort_keys=False)
+            )
+        },
+    }
+
+
+def _configuration(namespace: str) -> dict[str, Any]:
+    """Kueue's own configuration; what is the chart's default is here as well, since a value replaces all of it."""
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": ":8081"},
+        "metrics": {"bindAddress": ":8443"},
+        "webhook": {"port": 9443},
+        "leaderElection": {"leaderElect": True, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
+        "controller": {
+            "groupKindConcurrency": {
+                "Job.batch": 5,
+                "Pod": 5,
+                "Workload.kueue.x-k8s.io": 10,
+                "LocalQueue.kueue.x-k8s.io": 5,
+                "ClusterQueue.kueue.x-k8s.io": 5,
+                "ResourceFlavor.kueue.x-k8s.io": 1,
+            }
+        },
+        "clientConnection": {"qps": 50, "burst": 100},
+        # Never a pod of Trainyard's own or of Kubernetes: a webhook that is down would keep them from starting.
+        "managedJobsNamespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        # Workers of ElasticJobs are plain pods to Kueue: each waits for its own quota, and `min` of them are a job.
+        "integrations": {"frameworks": ["pod", "batch/job"]},
+    }
