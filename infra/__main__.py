@@ -1,7 +1,5 @@
 """The Pulumi program: from a stack's settings to its resources. Reads like a table of contents."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -10,47 +8,50 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 # ruff: noqa: E402 - imports can only work after the line above
 import pulumi
-import pulumi_kubernetes as kubernetes
 
-from infra.clusters import kubeconfig_of
 from infra.errors import TrainyardError
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
+from infra.in_cluster.etcd_security import KeyMaker
 from infra.in_cluster.namespaces import Namespaces
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.scheduling import Priorities
-from infra.in_cluster.storage_claims import CheckpointClaim, LocalStorageClasses
+from infra.in_cluster.storage_claims import CheckpointClaim
 from infra.settings import from_engine
-from infra.wiring.naming import dns_policy
+from infra.targets import target_of
 from infra.wiring.storage import storage_of
 
 
 def main() -> None:
     """Declare everything that the stack consists of."""
     settings = from_engine(pulumi.runtime.config.CONFIG.get(), pulumi.get_stack())
-    access = kubeconfig_of(settings, pulumi.get_stack())
-    cluster = kubernetes.Provider("cluster", kubeconfig=str(access.path), context=access.context)
-    there = pulumi.ResourceOptions(provider=cluster)
+    target = target_of(settings, pulumi.get_stack())
+    there = pulumi.ResourceOptions(provider=target.provider)
     storage, images = storage_of(settings), settings.images
 
     names = Namespaces("namespaces", training=settings.namespace, opts=there)
     priorities = Priorities("priorities", opts=there)
-    classes = LocalStorageClasses("storage-classes", names=storage.own_classes, opts=there)
+    classes = target.storage_classes(storage)
     claim = CheckpointClaim(
         "checkpoints", namespace=names.training, volume=storage.checkpoints, classes=classes, opts=there
     )
 
-    pods = OwnPods(namespace=names.system, dns_policy=dns_policy(settings.target))
-    after = pulumi.ResourceOptions(provider=cluster, depends_on=[priorities])
-    etcd = Etcd("etcd", pods=pods, image=images.etcd, volume=storage.etcd, classes=classes, opts=after)
-    ElasticController(
-        "elastic-controller", pods=pods, image=images.controller, replicas=settings.controller.replicas, opts=after
+    pods = OwnPods(namespace=names.system, **target.own_pods)
+    after = pulumi.ResourceOptions(provider=target.provider, depends_on=[priorities])
+    members, volume = settings.etcd.members, storage.etcd
+    keys = KeyMaker(image=images.controller, training=names.training) if settings.etcd.secure else None
+    etcd = Etcd(
+        "etcd", pods=pods, image=images.etcd, volume=volume, classes=classes, members=members, keys=keys, opts=after
     )
+    replicas, login = settings.controller.replicas, etcd.login
+    ElasticController(
+        "elastic-controller", pods=pods, image=images.controller, replicas=replicas, login=login, opts=after
+    )
+    target.machines(pods, jobs=names.training)
 
-    pulumi.export("kubeconfig", str(access.path))
-    pulumi.export("namespace", names.training)
-    pulumi.export("rdzvEndpoint", etcd.endpoint)
-    pulumi.export("checkpointClaim", claim.claim)
+    outputs = {"namespace": names.training, "rdzvEndpoint": etcd.endpoint, "checkpointClaim": claim.claim}
+    for name, value in {**target.exports, **outputs}.items():
+        pulumi.export(name, value)
 
 
 try:

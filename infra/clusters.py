@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.errors import TrainyardError
+from infra.wiring.naming import cluster_name
 
 if TYPE_CHECKING:
     from infra.settings import Settings
@@ -69,6 +70,9 @@ def local_state_directory(stack: str) -> Path:
 def kubeconfig_of(settings: Settings, stack: str) -> Access:
     """The kubeconfig of a stack's cluster.
 
+    That of an EKS cluster is a file in the state folder which the user has AWS's command write: the Pulumi program
+    needs none, it goes into the cluster with what AWS has just told it.
+
     Raises:
         ClusterUnreachableError: the file is not there, or the local control plane is not running.
     """
@@ -86,6 +90,15 @@ def kubeconfig_of(settings: Settings, stack: str) -> Access:
             f"Is the cluster of stack {stack} running? Look: kubectl --kubeconfig {path}{context} cluster-info",
         )
     path = local_state_directory(stack) / LOCAL_KUBECONFIG
+    if settings.aws is not None:
+        name = cluster_name(settings, stack)
+        write = f"aws eks update-kubeconfig --name {name} --region {settings.aws.region} --kubeconfig {path}"
+        if _unreadable(path):
+            raise ClusterUnreachableError(
+                f"there is no kubeconfig for the EKS cluster {name} of stack {stack} here. Once `trainyard up -s"
+                f" {stack}` has made the cluster, write it: {write}"
+            )
+        return Access(path, None, f"Are you logged in to AWS? If the cluster was made anew: {write}")
     if _unreadable(path):
         raise ClusterUnreachableError(
             f"the local cluster of stack {stack} is not running. Start it: trainyard up -s {stack}"

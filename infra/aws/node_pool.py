@@ -47,6 +47,8 @@ from infra.wiring.pools import PoolPlan
 
 _TAGGED = ("instance", "volume", "network-interface")
 """What EC2 makes for a machine; tags of a node group do not reach it, and neither do the provider's."""
+_SYSTEM_DISK = "/dev/xvda"
+"""Where EKS's images have their system."""
 
 
 class Fabric(pulumi.ComponentResource):
@@ -141,18 +143,7 @@ class NodePool(pulumi.ComponentResource):
                 http_tokens="required",
                 http_put_response_hop_limit=2,  # one for the machine, one for its pods
             ),
-            block_device_mappings=[
-                LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=plan.root_device,
-                    ebs=LaunchTemplateBlockDeviceMappingEbsArgs(
-                        volume_type="gp3",
-                        volume_size=plan.disk_gib,
-                        encrypted="true",
-                        kms_key_id=key_arn,
-                        delete_on_termination="true",
-                    ),
-                )
-            ],
+            block_device_mappings=_disks(plan, key_arn),
             network_interfaces=[_interface(each, groups[each.kind]) for each in plan.interfaces],
             placement=_placement(plan, full, child),
             capacity_reservation_specification=_reservation(plan),
@@ -194,6 +185,24 @@ class NodePool(pulumi.ComponentResource):
             ),
         )
         self.register_outputs({"nodeGroup": self.group.node_group_name})
+
+
+def _disks(plan: PoolPlan, key_arn: pulumi.Input[str]) -> list[LaunchTemplateBlockDeviceMappingArgs]:
+    """Every disk with the stack's key, also the small one that Bottlerocket has for itself."""
+    sizes = {_SYSTEM_DISK: None, plan.root_device: plan.disk_gib}
+    return [
+        LaunchTemplateBlockDeviceMappingArgs(
+            device_name=device,
+            ebs=LaunchTemplateBlockDeviceMappingEbsArgs(
+                volume_type="gp3",
+                volume_size=size,  # None: the image's own
+                encrypted="true",
+                kms_key_id=key_arn,
+                delete_on_termination="true",
+            ),
+        )
+        for device, size in sizes.items()
+    ]
 
 
 def _interface(interface: Interface, groups: Sequence[pulumi.Input[str]]) -> LaunchTemplateNetworkInterfaceArgs:

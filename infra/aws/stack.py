@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import pulumi
@@ -19,14 +18,13 @@ from infra.aws.node_pool import Fabric, NodePool
 from infra.aws.registry import Registry
 from infra.aws.storage import Storage, training_rights
 from infra.catalog.versions import versions
+from infra.in_cluster.autoscaler import AUTOSCALER_ACCOUNT
 from infra.settings import Settings
-from infra.settings.aws import Aws
+from infra.settings.aws import Aws, AwsNodePool
 from infra.wiring.job_resources import job_resources
 from infra.wiring.naming import SYSTEM_NAMESPACE, cluster_name
 from infra.wiring.pools import pool_plans, system_plan
 
-AUTOSCALER = "cluster-autoscaler"
-"""Service account of the autoscaler."""
 STACK_TAG = "trainyard.dev/stack"
 """On everything that the stack makes; the budget counts by it."""
 
@@ -34,6 +32,10 @@ STACK_TAG = "trainyard.dev/stack"
 class AwsCluster(pulumi.ComponentResource):
     """An EKS cluster with its network, machines, file systems, registry and budget."""
 
+    name: pulumi.Output[str]
+    """Of the cluster."""
+    kubernetes: str
+    """Its minor version."""
     kubeconfig: pulumi.Output[str]
     key_arn: pulumi.Output[str]
     storage: Storage
@@ -57,7 +59,7 @@ class AwsCluster(pulumi.ComponentResource):
         here = pulumi.ResourceOptions(parent=self)
         account = Account.of(provider, aws.region)
         cluster = cluster_name(settings, stack)
-        kubernetes = aws.kubernetes_version or versions().default_kubernetes
+        self.kubernetes = kubernetes = aws.kubernetes_version or versions().default_kubernetes
 
         key = Encryption(
             "encryption",
@@ -90,7 +92,7 @@ class AwsCluster(pulumi.ComponentResource):
             jobs_namespace=settings.namespace,
             opts=here,
         )
-        self.kubeconfig = control.kubeconfig
+        self.name, self.kubeconfig = control.name, control.kubeconfig
 
         addons = Addons(
             "addons",
@@ -165,7 +167,7 @@ class AwsCluster(pulumi.ComponentResource):
             *addons.made,
             *control.access,
             *self.storage.ready,
-            autoscaler.of(AUTOSCALER, cluster_name=control.name, namespace=SYSTEM_NAMESPACE),
+            autoscaler.of(AUTOSCALER_ACCOUNT, cluster_name=control.name, namespace=SYSTEM_NAMESPACE),
             # Whatever runs in the jobs' namespace and names no account of its own.
             training.of("default", cluster_name=control.name, namespace=settings.namespace),
         ]
@@ -174,6 +176,20 @@ class AwsCluster(pulumi.ComponentResource):
             "region": aws.region,
             "bucket": self.storage.bucket,
             "registries": registry.urls,
-            "pools": {pool.name: asdict(job_resources(pool)) for pool in aws.node_pools},
+            "pools": {pool.name: _for_jobs(pool) for pool in aws.node_pools},
         }
         self.register_outputs({"kubeconfig": self.kubeconfig})
+
+
+def _for_jobs(pool: AwsNodePool) -> dict[str, Any]:
+    """What a worker of a pool has to say, under the names that a pod has for it."""
+    worker = job_resources(pool)
+    return {
+        "requests": worker.requests(),
+        "limits": worker.limits(),
+        "shmMib": worker.shm_mib,
+        "nodeSelector": worker.node_selector,
+        "tolerations": worker.tolerations,
+        "annotations": worker.topology_annotations,
+        "terminationGracePeriodSeconds": worker.grace_seconds,
+    }

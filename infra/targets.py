@@ -1,0 +1,67 @@
+"""What differs between the targets: how the program reaches the cluster, its storage, and what only its machines need.
+
+Everything else is the same in every cluster, see `infra.__main__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+
+from infra.clusters import kubeconfig_of
+from infra.in_cluster.pods import OwnPods
+from infra.in_cluster.storage_claims import LocalStorageClasses, StorageClasses
+from infra.settings import Settings
+from infra.wiring.naming import dns_policy
+from infra.wiring.storage import Storage
+
+
+class Target(Protocol):
+    """A cluster, and what belongs to it alone."""
+
+    provider: kubernetes.Provider
+    """Through which all objects in the cluster are made."""
+    own_pods: Mapping[str, Any]
+    """How Trainyard's own pods run there: arguments of `OwnPods`."""
+    exports: Mapping[str, Any]
+    """Outputs of the stack."""
+
+    def storage_classes(self, storage: Storage) -> StorageClasses:
+        """The classes and volumes that the stack brings."""
+
+    def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
+        """Whatever looks after machines and queues; `jobs` is the namespace of the jobs."""
+
+
+class GivenCluster:
+    """A cluster that is there: the local one, which the command has started, or one by its kubeconfig."""
+
+    def __init__(self, settings: Settings, stack: str) -> None:
+        access = kubeconfig_of(settings, stack)
+        self.provider = kubernetes.Provider("cluster", kubeconfig=str(access.path), context=access.context)
+        self.own_pods: Mapping[str, Any] = {"dns_policy": dns_policy(settings.target)}
+        self.exports: Mapping[str, Any] = {"kubeconfig": str(access.path)}
+
+    def storage_classes(self, storage: Storage) -> StorageClasses:
+        """Those of the local cluster; any other has its own."""
+        there = pulumi.ResourceOptions(provider=self.provider)
+        return LocalStorageClasses("storage-classes", names=storage.own_classes, opts=there)
+
+    def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
+        """Nothing: its machines are there."""
+
+
+def target_of(settings: Settings, stack: str) -> Target:
+    """The target that the settings name.
+
+    Raises:
+        ClusterUnreachableError: a cluster that should be there is not.
+    """
+    if settings.aws is None:
+        return GivenCluster(settings, stack)
+    from infra.aws.target import AwsTarget  # noqa: PLC0415 - the other targets do not wait for AWS's package
+
+    return AwsTarget(settings, settings.aws, stack)
