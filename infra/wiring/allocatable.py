@@ -22,7 +22,7 @@ _RESERVED_CPU = (600, 100, 50, 50)
 _RESERVED_CPU_REST = 25
 _SMALL_VCPUS = 30
 _PODS_SMALL, _PODS_LARGE = 110, 250  # most pods that a managed node group sets, below 30 vCPUs and from there on
-_HUGEPAGES_MIB_PER_VCPU = 220
+_HUGEPAGES_MIB_PER_VCPU = 220  # 110 pages
 _MIB = ("memory", HUGEPAGES)
 
 
@@ -60,9 +60,10 @@ def capacity(machine: InstanceType, *, efa: bool) -> dict[str, int]:
 def hugepages_mib(machine: InstanceType) -> int:
     """Hugepages of 2 MiB on a machine with EFA, in MiB.
 
-    EFA's software on the AL2023 image reserves them by CPUs, not by interfaces: 21122Mi were seen on machines of 96
-    vCPUs with 4 EFA interfaces and with 1, 42242Mi on p5.48xlarge with 192 vCPUs: 220 MiB for each vCPU, and one page.
-    (AWS's documents speak of about 5128 pages, the number for the machines of the first EFA.)
+    They are reserved by CPUs and not by interfaces: 110 pages for each, as Bottlerocket's own generator has it
+    (bottlerocket-core-kit PR 141), and one page more. That makes exactly what was seen on AL2023: 21122Mi on machines
+    of 96 vCPUs with 4 EFA interfaces and with 1, 42242Mi on p5.48xlarge with 192. (AWS's documents still name about
+    5128 pages, whatever the machine.)
     """
     return _HUGEPAGES_MIB_PER_VCPU * machine.vcpus + 2
 

@@ -26,6 +26,7 @@ from infra.wiring.scheduling import (
     tolerations_for,
 )
 from infra.wiring.storage import CHECKPOINT_CLAIM
+from infra.wiring.topology import PREFERRED_TOPOLOGY, layer_label, topology_layers
 
 if TYPE_CHECKING:
     from infra.settings.aws import AwsNodePool
@@ -43,10 +44,6 @@ GRACE_SECONDS = 300
 """Elsewhere: enough to save a large checkpoint. The autoscaler waits for up to 600 s, an end of a capacity block for 10
 minutes (EKS begins 40 minutes before the end, EC2 30)."""
 
-TOPOLOGY_LAYER = "topology.k8s.aws/network-node-layer-{}"
-"""Node labels of types with a known place in the network: 1 is the broadest, the type's highest number the nearest."""
-PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
-"""Kueue's annotation. Not the `required` one: an elastic job had better train spread out than wait for one corner."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 CHECKPOINTS = "/checkpoints"
@@ -74,7 +71,7 @@ class JobResources:
     tolerations: list[dict[str, str]] = field(default_factory=list)
     node_selector: dict[str, str] = field(default_factory=dict)
     topology_annotations: dict[str, str] = field(default_factory=dict)
-    """Annotations of the pod template."""
+    """Annotations of the pod template; see `infra.wiring.topology` for the pools that have any."""
 
     def limits(self) -> dict[str, str]:
         """`resources.limits`: devices and memory. CPU has none: a worker may use what the agents leave idle."""
@@ -104,7 +101,7 @@ def job_resources(pool: AwsNodePool) -> JobResources:
     offers = [allocatable(each, efa=pool.efa) for each in types]
     least = {name: min(offer.get(name, 0) for offer in offers) for name in offers[0]}
     memory = (least["memory"] - AGENTS_MEMORY_MIB) // _MEMORY_STEP_MIB * _MEMORY_STEP_MIB
-    layers = min(each.topology_layers for each in types)
+    layers = topology_layers(pool)
     return JobResources(
         gpus=least.get(GPU_RESOURCE, 0),
         efa=least.get(EFA_RESOURCE, 0),
@@ -116,7 +113,7 @@ def job_resources(pool: AwsNodePool) -> JobResources:
         grace_seconds=SPOT_GRACE_SECONDS if pool.capacity == "spot" else GRACE_SECONDS,
         tolerations=tolerations_for([pool]),
         node_selector={POOL_LABEL: pool.name},
-        topology_annotations={PREFERRED_TOPOLOGY: TOPOLOGY_LAYER.format(layers)} if layers else {},
+        topology_annotations={PREFERRED_TOPOLOGY: layer_label(layers)} if layers else {},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from email.message import Message
 from email.mime.multipart import MIMEMultipart
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 _BOUNDARY = "trainyard-node-config"  # fixed: a random one would be a new launch template at each run
 _HUGEPAGE_MIB = 2
+
+# Limits of every container on a machine with EFA. EFA pins its buffers, beyond the usual 8 MiB of locked memory. The
+# capability IPC_LOCK lifts that limit only for root: our jobs run as an ordinary user, whom only this helps (nodeadm's
+# example "Modifying container RLIMITS"). The list replaces nodeadm's own, whose limit of open files is repeated here.
+# 8 TiB is more than any machine has, and safe from JSON readers that take large numbers for floating point.
+_EFA_LIMITS = [
+    {"type": "RLIMIT_NOFILE", "soft": 65536, "hard": 1048576},
+    {"type": "RLIMIT_MEMLOCK", "soft": 1 << 43, "hard": 1 << 43},
+]
 
 # Bottlerocket's own way to make one array of the instance store and to put kubelet, containerd and logs on it.
 _BOTTLEROCKET_LOCAL_STORAGE = """\
@@ -41,19 +50,20 @@ def user_data(machine: InstanceType, *, operating_system: OperatingSystem, efa: 
     """
     if operating_system == "bottlerocket":
         return _bottlerocket(machine, efa=efa)
-    return _nodeadm(machine)
+    return _nodeadm(machine, efa=efa)
 
 
-def _nodeadm(machine: InstanceType) -> str | None:
-    """A MIME multipart, to which EKS adds its own part; RAID 0 over the NVMe disks where there are any."""
-    if not machine.nvme_gb:
-        return None
-    config = {
-        "apiVersion": "node.eks.aws/v1alpha1",
-        "kind": "NodeConfig",
+def _nodeadm(machine: InstanceType, *, efa: bool) -> str | None:
+    """A MIME multipart, to which EKS adds its own part."""
+    spec: dict[str, Any] = {}
+    if machine.nvme_gb:
         # Container images and pod folders on NVMe instead of the root disk; what is there dies with the machine.
-        "spec": {"instance": {"localStorage": {"strategy": "RAID0"}}},
-    }
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    if efa:
+        spec["containerd"] = {"baseRuntimeSpec": {"process": {"rlimits": _EFA_LIMITS}}}
+    if not spec:
+        return None
+    config = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
     part = Message()
     part["Content-Type"] = "application/node.eks.aws"
     part.set_payload(yaml.safe_dump(config, sort_keys=False))
@@ -63,7 +73,8 @@ def _nodeadm(machine: InstanceType) -> str | None:
 
 def _bottlerocket(machine: InstanceType, *, efa: bool) -> str | None:
     parts = []
-    if efa:  # nothing on Bottlerocket reserves them by itself
+    # Newer releases do this by themselves, and lift the limit of locked memory; older ones do as they are told.
+    if efa:
         parts.append(f'[settings.kernel.sysctl]\n"vm.nr_hugepages" = "{hugepages_mib(machine) // _HUGEPAGE_MIB}"\n')
     if machine.nvme_gb:
         parts.append(_BOTTLEROCKET_LOCAL_STORAGE)

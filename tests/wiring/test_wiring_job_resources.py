@@ -13,6 +13,7 @@ from infra.clusters import CHECKOUT
 from infra.settings.aws import AwsNodePool
 from infra.wiring.errors import WiringError
 from infra.wiring.job_resources import job_mistakes, job_resources, pod_security_of, standard_job
+from infra.wiring.topology import topology_layers, topology_levels
 from training.controller.api import ElasticJob
 from training.controller.pods import template_trouble, worker_pod
 
@@ -38,9 +39,6 @@ def pod_spec(job: dict[str, Any]) -> dict[str, Any]:
 def test_a_worker_on_p5_takes_the_whole_machine() -> None:
     worker = job_resources(P5)
     assert (worker.gpus, worker.efa, worker.hugepages_mib, worker.grace_seconds) == (8, 32, 5120, 300)
-    assert worker.topology_annotations == {
-        "kueue.x-k8s.io/podset-preferred-topology": "topology.k8s.aws/network-node-layer-3"
-    }
     assert worker.node_selector == {"trainyard.dev/pool": "p5"}
     assert [each["key"] for each in worker.tolerations] == ["nvidia.com/gpu"]
 
@@ -51,10 +49,33 @@ def test_a_worker_on_spot_is_done_before_the_machine_goes() -> None:
     assert [each["key"] for each in worker.tolerations] == ["nvidia.com/gpu", "trainyard.dev/spot"]
 
 
-def test_b300_names_its_nearest_layer_and_g_types_none() -> None:
-    b300 = AwsNodePool(name="b300", types=("p6-b300.48xlarge",), efa=True, zone="us-west-2b")
-    assert list(job_resources(b300).topology_annotations.values()) == ["topology.k8s.aws/network-node-layer-4"]
-    assert job_resources(G6).topology_annotations == {}
+def always_there(*types: str, **fields: Any) -> AwsNodePool:
+    return AwsNodePool(name="fixed", types=types, efa=True, zone="us-west-2b", min=4, max=4, **fields)
+
+
+def test_a_job_on_machines_that_are_always_there_prefers_the_nearest_layer_of_their_type() -> None:
+    assert job_resources(always_there("p5.48xlarge")).topology_annotations == {
+        "kueue.x-k8s.io/podset-preferred-topology": "topology.k8s.aws/network-node-layer-3"
+    }
+    b300 = job_resources(always_there("p6-b300.48xlarge"))
+    assert list(b300.topology_annotations.values()) == ["topology.k8s.aws/network-node-layer-4"]
+
+
+def test_without_a_known_place_or_a_standing_machine_a_job_asks_for_no_topology() -> None:
+    # Kueue would wait for machines, and the autoscaler for pods: each for the other.
+    growing = AwsNodePool(name="p5", types=("p5.48xlarge",), efa=True, zone="us-west-2b", min=0, max=4)
+    plain = AwsNodePool(name="g6", types=("g6.xlarge",), min=2, max=2)
+    assert job_resources(growing).topology_annotations == job_resources(plain).topology_annotations == {}
+    assert topology_layers(plain) == 0
+
+
+def test_levels_of_a_topology_end_with_the_machine() -> None:
+    assert topology_levels(3) == (
+        "topology.k8s.aws/network-node-layer-1",
+        "topology.k8s.aws/network-node-layer-2",
+        "topology.k8s.aws/network-node-layer-3",
+        "kubernetes.io/hostname",
+    )
 
 
 def test_cpu_and_memory_are_those_of_the_smallest_type_less_what_the_agents_need() -> None:
@@ -69,7 +90,10 @@ def test_a_machine_of_few_cpus_reserves_fewer_hugepages_than_nccl_would_like() -
 
 
 def test_the_standard_job_is_one_of_which_the_controller_makes_pods() -> None:
-    job = ElasticJob.model_validate({**job_on(P5), "metadata": {"name": "train", "namespace": "training", "uid": "u"}})
+    pool = always_there("p5.48xlarge")
+    job = ElasticJob.model_validate(
+        {**job_on(pool), "metadata": {"name": "train", "namespace": "training", "uid": "u"}}
+    )
     assert template_trouble(job) is None
     pod = worker_pod(job, 0, 1, "1:2")
     container = pod["spec"]["containers"][0]
@@ -80,7 +104,7 @@ def test_the_standard_job_is_one_of_which_the_controller_makes_pods() -> None:
         "--nnodes=1:2",
     ]
     assert container["args"][4] == "--nproc_per_node=8"
-    assert pod["metadata"]["annotations"] == job_resources(P5).topology_annotations
+    assert pod["metadata"]["annotations"] == job_resources(pool).topology_annotations
 
 
 def test_devices_and_hugepages_are_limits_and_requests_alike() -> None:

@@ -5,29 +5,43 @@ from __future__ import annotations
 import tomllib
 from email import message_from_string
 from email.message import Message
+from typing import Any, cast
 
 import yaml
 
-from infra.catalog.instance_types import instance_type
+from infra.catalog.instance_types import instance_type, instance_types
 from infra.wiring.allocatable import allocatable
 from infra.wiring.user_data import user_data
 
 P5 = instance_type("p5.48xlarge")
 
 
-def test_al2023_gets_a_mime_multipart_with_a_node_config_that_joins_the_nvme_disks() -> None:
-    text = user_data(P5, operating_system="al2023", efa=True)
-    assert text is not None
-    whole = message_from_string(text)
+def node_config(text: str | None) -> dict[str, Any]:
+    """What nodeadm finds in the user data."""
+    whole = message_from_string(text or "")
     assert (whole["MIME-Version"], whole.get_content_type()) == ("1.0", "multipart/mixed")
-    (part,) = whole.get_payload()
-    assert isinstance(part, Message)
+    (part,) = cast("list[Message]", whole.get_payload())
     assert part.get_content_type() == "application/node.eks.aws"
-    assert yaml.safe_load(str(part.get_payload())) == {
-        "apiVersion": "node.eks.aws/v1alpha1",
-        "kind": "NodeConfig",
-        "spec": {"instance": {"localStorage": {"strategy": "RAID0"}}},
+    config: dict[str, Any] = yaml.safe_load(str(part.get_payload()))
+    assert (config["apiVersion"], config["kind"]) == ("node.eks.aws/v1alpha1", "NodeConfig")
+    return cast("dict[str, Any]", config["spec"])
+
+
+def test_al2023_gets_a_mime_multipart_with_a_node_config_that_joins_the_nvme_disks() -> None:
+    assert node_config(user_data(P5, operating_system="al2023", efa=False)) == {
+        "instance": {"localStorage": {"strategy": "RAID0"}}
     }
+
+
+def test_containers_on_machines_with_efa_may_pin_all_memory_that_a_machine_can_have() -> None:
+    spec = node_config(user_data(P5, operating_system="al2023", efa=True))
+    assert spec["instance"] == {"localStorage": {"strategy": "RAID0"}}
+    limits = {each["type"]: each for each in spec["containerd"]["baseRuntimeSpec"]["process"]["rlimits"]}
+    largest = max(each.memory_mib for each in instance_types().values()) * 1024**2
+    assert limits["RLIMIT_MEMLOCK"]["soft"] == limits["RLIMIT_MEMLOCK"]["hard"] > largest
+    # What Go's JSON makes of a number must come out as the same number.
+    assert int(float(limits["RLIMIT_MEMLOCK"]["hard"])) == limits["RLIMIT_MEMLOCK"]["hard"]
+    assert limits["RLIMIT_NOFILE"] == {"type": "RLIMIT_NOFILE", "soft": 65536, "hard": 1048576}
 
 
 def test_the_cluster_is_not_named_because_eks_adds_that_itself() -> None:
