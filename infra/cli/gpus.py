@@ -86,26 +86,53 @@ def _wanted(type_name: str | None, *, efa: bool, gpu: str | None, capacity: str 
 def _list(machines: list[InstanceType], region: str) -> None:
     from infra.catalog.prices import price  # noqa: PLC0415
 
-    table = console.table(
-        "type", "GPUs", "GiB each", "CPUs", "GiB", "EFA/cards", "NVMe GB", "sold", "USD/h", "USD/GPU-h", "spot", "of"
-    )
     found = [(machine, price(machine.name, region)) for machine in machines]
+    columns = _columns(found)
+    left_out = _leave_out(columns, console.stdout().width)
+    table = console.table(*columns)
+    for cells in zip(*columns.values(), strict=True):
+        console.row(table, *cells)
+    console.stdout().print(table)
+    if left_out:
+        console.stderr().print(f"No room here for: {', '.join(left_out)}. `--json` has everything.", markup=False)
+    _legend(machines, [cost for _, cost in found if cost is not None], region)
+
+
+def _columns(found: list[tuple[InstanceType, Price | None]]) -> dict[str, list[str]]:
+    """The table by columns."""
+    columns: dict[str, list[str]] = {}
     for machine, cost in found:
         marked = _Marked(machine)
-        console.row(
-            table,
-            machine.name,
-            f"{machine.gpus} {machine.gpu}{marked('gpu', 'gpus')}",
-            f"{machine.gpu_memory_mib / 1024:.0f}{marked('gpu_memory_mib')}",
-            f"{machine.vcpus}{marked('vcpus')}",
-            f"{machine.memory_mib // 1024}{marked('memory_mib')}",
-            f"{machine.efa or '-'}{marked('efa')}/{len(machine.cards)}{marked('cards')}",
-            f"{machine.nvme_gb or '-'}{marked('nvme_gb')}",
-            _sold(machine),
-            *_costs(machine, cost),
-        )
-    console.stdout().print(table)
-    _legend(machines, [cost for _, cost in found if cost is not None], region)
+        hour, per_gpu, spot, as_of = _costs(machine, cost)
+        cells = {
+            "type": machine.name,
+            "GPUs": f"{machine.gpus} {machine.gpu}{marked('gpu', 'gpus')}",
+            "GiB each": f"{machine.gpu_memory_mib / 1024:.0f}{marked('gpu_memory_mib')}",
+            "CPUs": f"{machine.vcpus}{marked('vcpus')}",
+            "GiB": f"{machine.memory_mib // 1024}{marked('memory_mib')}",
+            "EFA/cards": f"{machine.efa or '-'}{marked('efa')}/{len(machine.cards)}{marked('cards')}",
+            "NVMe GB": f"{machine.nvme_gb or '-'}{marked('nvme_gb')}",
+            "sold": _sold(machine),
+            "USD/h": hour,
+            "USD/GPU-h": per_gpu,
+            "spot": spot,
+            "of": as_of,
+        }
+        for name, cell in cells.items():
+            columns.setdefault(name, []).append(cell)
+    return columns
+
+
+def _leave_out(columns: dict[str, list[str]], width: int) -> list[str]:
+    """Take away columns, the least important first, until the table fits: half a number is a wrong number."""
+    left_out = []
+    for name in ("NVMe GB", "GiB", "CPUs", "of", "spot", "sold", "GiB each", "USD/GPU-h"):
+        needed = sum(max(map(len, [header, *cells])) + 3 for header, cells in columns.items())
+        if needed <= width:
+            break
+        del columns[name]
+        left_out.append(name)
+    return left_out
 
 
 def _sold(machine: InstanceType) -> str:

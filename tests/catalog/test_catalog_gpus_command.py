@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import infra.cli
 from infra.catalog import account
@@ -43,6 +44,21 @@ def test_the_table_has_every_gpu_type_and_says_what_it_does_not_know(
     assert "8?/17?" in gb200
     assert "? behind a value: not confirmed" in err
     assert "Old: " in err
+
+
+@pytest.mark.parametrize("width", [200, 130, 100, 80])
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(highlight=False, soft_wrap=True, width=width)
+    monkeypatch.setattr("infra.cli.console.stdout", lambda: console)
+    code, out, err = run(capsys, monkeypatch)
+    assert code == 0
+    line = next(line.split() for line in out.splitlines() if "p5.48xlarge" in line)
+    assert line[:3] == ["p5.48xlarge", "8", "H100"]
+    assert {"32/32", "55.04"} <= set(line)
+    assert ("30400" in line) == ("NVMe GB" not in err)
+    assert max(map(len, out.splitlines())) <= width
 
 
 def test_filters_leave_only_what_is_asked_for(
