@@ -10,7 +10,7 @@ from types import FrameType
 
 import typer
 
-from infra.cli import doctor, drill, engines, gpus, jobs, stack
+from infra.cli import doctor, drill, engines, gpus, jobs, stack, template
 from infra.errors import TrainyardError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (stack, jobs, gpus, doctor):
+for module in (stack, jobs, template, gpus, doctor):
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -35,14 +36,22 @@ class Finding:
     """What to do; empty where nothing is wrong."""
 
 
-def doctor(json: options.Json = False) -> None:
+def doctor(
+    stack: Annotated[
+        str | None, typer.Option("-s", "--stack", help="Look also at what this stack needs, if it is on AWS.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
     """Look at this computer: memory, engines and what building them takes, namespaces. Exit code 1 if one is missing.
 
-    Example: [bold]trainyard doctor --json[/bold]
+    For a stack of target aws: the aws command, credentials, and the quotas of the account that the stack needs.
+
+    Example: [bold]trainyard doctor --json[/bold], [bold]trainyard doctor -s prod[/bold]
     """
     engines = _engines()
     missing = [engine.what for engine in engines if not engine.ok]
     findings = [*_machine(), *(_building(missing) if missing else ()), *engines, _namespaces()]
+    findings += _aws(stack) if stack else []
     healthy = all(finding.ok for finding in findings)
     if json:
         print_json({"healthy": healthy, "findings": [finding.__dict__ for finding in findings]})
@@ -120,3 +129,56 @@ def _namespaces() -> Finding:
     told = json_module.loads(checked.stdout)
     remedy = "" if told["ok"] else told["message"]
     return Finding("namespaces", told["ok"], told["how"], remedy)
+
+
+def _aws(stack: str) -> list[Finding]:
+    """What an AWS stack needs of this computer and of the account; nothing for other stacks."""
+    from infra.cli.workspace import Workspace  # noqa: PLC0415
+
+    settings = Workspace.open(stack).settings
+    if settings.aws is None:
+        return []
+    import boto3  # noqa: PLC0415 - half a second
+
+    from infra.settings.quotas import quotas_needed  # noqa: PLC0415
+
+    command = shutil.which("aws")
+    session = boto3.session.Session(region_name=settings.aws.region)
+    credentials = session.get_credentials()
+    found = [
+        Finding(
+            "aws command",
+            command is not None,
+            command or "missing",
+            "" if command else "install AWS CLI 2: kubectl and the program get their tokens from it",
+        ),
+        Finding(
+            "AWS credentials",
+            credentials is not None,
+            f"by {credentials.method}" if credentials else "none",
+            ""
+            if credentials
+            else f"aws sso login, or set AWS_PROFILE; without an account: trainyard up -s {stack} --rehearse",
+        ),
+    ]
+    for quota in quotas_needed(settings):
+        limit = _limit(session, quota.code) if credentials else None
+        needed = f"{quota.needed} {quota.unit} needed in {quota.region}"
+        enough = limit is None or limit >= quota.needed
+        known = "not asked for" if not credentials else "could not be read" if limit is None else f"{limit:g} granted"
+        remedy = "" if limit is not None and enough else f"Service Quotas, EC2, {quota.code}: raise it days ahead"
+        found.append(Finding(f"quota: {quota.name}", enough, f"{needed}; {known}", remedy))
+    return found
+
+
+def _limit(session: Any, code: str) -> float | None:
+    """What the account has of an EC2 quota; None where that cannot be asked (no right to, no network)."""
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    patience = Config(connect_timeout=3, read_timeout=10, retries={"max_attempts": 1})
+    client = session.client("service-quotas", config=patience)
+    try:
+        return float(client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"])
+    except (BotoCoreError, ClientError):
+        return None

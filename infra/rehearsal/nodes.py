@@ -19,6 +19,7 @@ from infra.catalog.instance_types import InstanceType, instance_type
 from infra.rehearsal.bundles import REHEARSAL_LABEL
 from infra.rehearsal.stages import SIMULATED
 from infra.wiring.allocatable import allocatable, as_quantities, capacity
+from infra.wiring.pools import eks_labels
 
 if TYPE_CHECKING:
     from infra.rehearsal.connection import Connection
@@ -73,7 +74,7 @@ def node_manifest(group: Group, number: int, region: str) -> dict[str, Any]:
     return {
         "metadata": {
             "name": name,
-            "labels": _labels(group, machine, zone, region, name),
+            "labels": _labels(group, machine, zone, name),
             "annotations": {
                 SIMULATED[0]: SIMULATED[1],
                 _MACHINE: f"{machine.name} {'EFA' if group['efa'] else 'without EFA'}, {disk['ephemeral-storage']}",
@@ -138,19 +139,13 @@ def _nodes_of(client: Client, group: str) -> dict[str, dict[str, Any]]:
     return {node["metadata"]["name"]: node for node in found}
 
 
-def _labels(group: Group, machine: InstanceType, zone: str, region: str, name: str) -> dict[str, str]:
+def _labels(group: Group, machine: InstanceType, zone: str, name: str) -> dict[str, str]:
     """The group's labels, and those that EKS and the cloud's node controller write on every node."""
     return {
         **group["labels"],
-        REHEARSAL_LABEL: "true",
-        GROUP_LABEL: group["name"],
-        "eks.amazonaws.com/capacityType": group["capacityType"],
-        "node.kubernetes.io/instance-type": machine.name,
-        "topology.kubernetes.io/region": region,
-        "topology.kubernetes.io/zone": zone,
-        "kubernetes.io/arch": _ARCHITECTURES[machine.architecture],
-        "kubernetes.io/os": "linux",
+        **eks_labels(group=group["name"], capacity_type=group["capacityType"], machine=machine, zone=zone),
         "kubernetes.io/hostname": name,
+        REHEARSAL_LABEL: "true",
     }
 
 

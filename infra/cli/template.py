@@ -1,0 +1,132 @@
+"""`trainyard template`: a job that fits a pool of the stack, ready to be edited and submitted."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.cli import options
+from infra.cli.console import print_json, row, stdout, table
+from infra.cli.workspace import Workspace
+from infra.errors import UsageError
+
+if TYPE_CHECKING:
+    from infra.settings.aws import Aws, AwsNodePool
+
+ETCD = "etcd.trainyard-system:2379"
+"""Where the jobs of every stack find their rendezvous (the stack's output `rdzvEndpoint`)."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command()(template)
+
+
+def template(
+    pool: Annotated[
+        str | None, typer.Argument(metavar="[POOL]", help="The pool that the job fills; without it, the pools.")
+    ] = None,
+    stack: options.Stack = "dev",
+    image: Annotated[str | None, typer.Option("--image", help="The training image.")] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "train",
+    workers: Annotated[
+        str, typer.Option("--workers", metavar="MIN:MAX", help="How many machines; absent: 1 to all of the pool.")
+    ] = "",
+    json: options.Json = False,
+) -> None:
+    """Print an ElasticJob that asks for exactly what a machine of a pool offers: GPUs, EFA, hugepages, memory, grace.
+
+    Example: [bold]trainyard template gpu-p5 -s prod --image REGISTRY/training:1.0 > job.yaml[/bold]
+    """
+    workspace = Workspace.open(stack)
+    aws = workspace.settings.aws
+    if aws is None:
+        raise UsageError(
+            f"jobs are made from the pools of AWS stacks; stack {stack} has target {workspace.settings.target}. For it"
+            " take training/examples/digits.yaml, or name an AWS stack: -s"
+        )
+    if pool is None:
+        _list(aws, stack, json=json)
+        return
+    chosen = _pool(aws, pool, stack)
+    if image is None:
+        raise UsageError(
+            "which image? Add --image; images of the stack's registry begin like trainyard:images.controller in"
+            f" Pulumi.{stack}.yaml"
+        )
+    from infra.wiring.job_resources import standard_job  # noqa: PLC0415
+
+    least, most = _workers(workers, chosen)
+    job = standard_job(
+        chosen,
+        name=name,
+        image=image,
+        namespace=workspace.settings.namespace,
+        rdzv_endpoint=ETCD,
+        workers_min=least,
+        workers_max=most,
+        queue=_queue(aws, chosen),
+    )
+    if json:
+        print_json(job)
+        return
+    import yaml  # noqa: PLC0415
+
+    sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
+
+
+def _list(aws: Aws, stack: str, *, json: bool) -> None:
+    from infra.wiring.job_resources import job_resources  # noqa: PLC0415
+
+    offers = [(pool, job_resources(pool)) for pool in aws.node_pools]
+    if json:
+        document = [
+            {
+                "pool": pool.name,
+                "types": list(pool.types),
+                "capacity": pool.capacity,
+                "machines": [pool.min, pool.max],
+                "worker": offer.requests(),
+            }
+            for pool, offer in offers
+        ]
+        print_json({"stack": stack, "pools": document})
+        return
+    shown = table("pool", "types", "capacity", "machines", "GPUs", "EFA", "memory")
+    for pool, offer in offers:
+        machines, memory = f"{pool.min} to {pool.max}", f"{offer.memory_mib / 1024:.0f} GiB"
+        row(shown, pool.name, ", ".join(pool.types), pool.capacity, machines, offer.gpus, offer.efa, memory)
+    stdout().print(shown)
+    stdout().print("One worker has a machine to itself; these are its GPUs, EFA interfaces and memory.")
+
+
+def _pool(aws: Aws, name: str, stack: str) -> AwsNodePool:
+    for pool in aws.node_pools:
+        if pool.name == name:
+            return pool
+    names = [pool.name for pool in aws.node_pools]
+    close = difflib.get_close_matches(name, names, n=1)
+    raise UsageError(
+        f"stack {stack} has no pool {name!r}"
+        + (f"; did you mean {close[0]!r}?" if close else f"; its pools: {', '.join(names) or 'none'}")
+    )
+
+
+def _workers(text: str, pool: AwsNodePool) -> tuple[int, int]:
+    if not text:
+        return 1, pool.max
+    least, _, most = text.partition(":")
+    if not (least.isdigit() and (most.isdigit() or not most)):
+        raise UsageError(f"--workers is {text!r}: must be one number or two with a colon between, for example 2:8")
+    return int(least), int(most or least)
+
+
+def _queue(aws: Aws, pool: AwsNodePool) -> str | None:
+    """The queue that owns a pool; None where the stack has no queues."""
+    from infra.in_cluster.queue_plan import queue_plan  # noqa: PLC0415
+
+    plan = queue_plan(aws)
+    return next((queue.name for queue in plan.queues if pool.name in queue.own), None) if plan else None
