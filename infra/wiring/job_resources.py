@@ -173,7 +173,8 @@ def standard_job(
 
 
 def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
-    # Pinned buffers of EFA cannot be registered without IPC_LOCK.
+    # EFA pins its buffers. An image that runs as root may do so by IPC_LOCK, any other by the limits that
+    # `infra.wiring.user_data` gives the machines.
     capabilities = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if worker.efa else {})}
     program = tuple(arguments) or ("-m", "training.examples.digits", f"--checkpoints={CHECKPOINTS}/{name}")
     threads = max(1, worker.cpu_millis // 1000 // max(1, worker.gpus))

@@ -42,6 +42,7 @@ _CAPACITY_TYPES: dict[str, CapacityType] = {
 }
 # Where images, containers and pod folders are: AL2023 has one disk, Bottlerocket one for itself and one for data.
 _DISK_DEVICES: dict[OperatingSystem, str] = {"al2023": "/dev/xvda", "bottlerocket": "/dev/xvdb"}
+_SEVERAL_GPUS = "nvidia"
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
@@ -158,11 +159,6 @@ def _gpu_plan(aws: Aws, pool: AwsNodePool, cluster: str) -> PoolPlan:
             f"pool {pool.name!r} is a capacity block of {len(types)} types: its launch template names exactly one."
             " Leave the type in `types` that the block was bought for."
         )
-    labels = labels_of(pool)
-    if first.accelerator_label and len({each.accelerator_label for each in types}) == 1:
-        labels[ACCELERATOR_LABEL] = first.accelerator_label
-    if pool.efa:
-        labels[EFA_LABEL] = "true"
     return PoolPlan(
         name=pool.name,
         instance_types=pool.types,
@@ -182,7 +178,7 @@ def _gpu_plan(aws: Aws, pool: AwsNodePool, cluster: str) -> PoolPlan:
         ami_type=image.ami_type,
         release_version=image.release_version,
         user_data=user_data(first, operating_system=pool.operating_system, efa=pool.efa),
-        labels=labels,
+        labels=_labels(pool, types),
         taints=taints_of(pool),
         tags=autoscaler_tags(pool),
         repair=Repair(pool.repair.enabled, pool.repair.max_parallel or _elasticity(pool)),
@@ -225,6 +221,16 @@ def eks_labels(*, group: str, capacity_type: str, machine: InstanceType, zone: s
         "kubernetes.io/arch": _ARCHITECTURES[machine.architecture],
         "kubernetes.io/os": "linux",
     }
+
+
+def _labels(pool: AwsNodePool, types: list[InstanceType]) -> dict[str, str]:
+    labels = labels_of(pool)
+    if accelerators := {each.accelerator_label for each in types if each.accelerator_label}:
+        # That it is there makes the autoscaler wait for GPUs; a pool of several kinds cannot say which.
+        labels[ACCELERATOR_LABEL] = accelerators.pop() if len(accelerators) == 1 else _SEVERAL_GPUS
+    if pool.efa:
+        labels[EFA_LABEL] = "true"
+    return labels
 
 
 def _kubernetes(aws: Aws) -> str:

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.clusters import CHECKOUT
+from infra.rehearsal.nodes import Group, node_manifest
+from infra.settings import read_stack_file
 from infra.settings.aws import Aws, AwsNetwork, AwsNodePool, AwsReservation
 from infra.wiring.errors import WiringError
-from infra.wiring.job_resources import standard_job
+from infra.wiring.job_resources import job_mistakes, standard_job
+from infra.wiring.naming import cluster_name
 from infra.wiring.placing import Fit, NodeKind, amount, fits, node_kinds, pod_of, with_agents
+from infra.wiring.pools import node_labels, pool_plans, system_plan
 from infra.wiring.scheduling import GPU_TAINT, SPOT_TAINT, Taint, node_agent_tolerations
 
 ZONE = "us-east-2a"
@@ -110,6 +115,43 @@ def test_nodes_of_a_pool_are_of_every_type_in_every_zone_that_it_may_use() -> No
         ("g6.2xlarge", "us-east-2b"),
     ]
     assert {zone for type_name, zone in kinds if type_name == "p5.48xlarge"} == {ZONE}
+
+
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_in_the_example_stacks_each_pool_s_job_and_each_plain_pod_lands_where_it_is_meant_to(stack: str) -> None:
+    settings = read_stack_file(CHECKOUT / f"Pulumi.{stack}.yaml", stack)
+    aws = settings.aws
+    assert aws is not None
+    nodes = node_kinds(aws, cluster_name(settings, stack))
+    assert fits(pod_of({"containers": [container(requests={"cpu": "1"})]}), nodes).pools == ("system",)
+    for pool in aws.node_pools:
+        job = standard_job(
+            pool,
+            name="j",
+            image="i",
+            namespace=settings.namespace,
+            rdzv_endpoint="etcd.trainyard-system:2379",
+            workers_min=1,
+            workers_max=pool.max,
+        )
+        assert fits(pod_of(job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]), nodes).pools == (pool.name,)
+        assert job_mistakes(job, aws.node_pools) == []
+
+
+def test_nodes_of_a_rehearsal_bear_the_labels_by_which_the_pure_scheduler_judges() -> None:
+    for plan in (system_plan(CLUSTER), *pool_plans(CLUSTER, "trainyard-test")):
+        group: Group = {
+            "name": plan.name,
+            "instanceType": plan.instance_types[0],
+            "capacityType": plan.capacity_type,
+            "labels": plan.labels,
+            "taints": [taint.as_eks() for taint in plan.taints],
+            "zones": [ZONE],
+            "efa": plan.efa,
+        }
+        node = node_manifest(group, 0, CLUSTER.region)
+        assert node["metadata"]["labels"].items() >= node_labels(plan, ZONE).items()
+        assert node["spec"]["taints"] == [taint.as_kubernetes() for taint in plan.taints]
 
 
 # --- Kubernetes' rules ---

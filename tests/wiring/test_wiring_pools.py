@@ -52,8 +52,9 @@ def test_a_spot_pool_is_spot_in_the_group_and_nowhere_in_the_template() -> None:
     assert made.placement.kind == "none"
 
 
-def test_a_pool_of_several_gpus_bears_the_name_of_none() -> None:
-    assert "k8s.amazonaws.com/accelerator" not in plan(types=("g6.xlarge", "g5.xlarge"), efa=False, zone=None).labels
+def test_the_autoscaler_waits_for_gpus_also_in_a_pool_of_several_kinds() -> None:
+    labels = plan(types=("g6.xlarge", "g5.xlarge"), efa=False, zone=None).labels
+    assert labels["k8s.amazonaws.com/accelerator"] == "nvidia"
 
 
 def test_a_capacity_block_has_type_market_and_reservation_in_the_template_and_no_machine_before_it_begins() -> None:
