@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from infra.catalog.tables import table
@@ -136,13 +135,6 @@ def versions() -> Versions:
     """The lock."""
     row = table("versions")["kubernetes"]
     return Versions(kubernetes=tuple(row["supported"]), default_kubernetes=row["default"])
-
-
-@functools.cache
-def unconfirmed() -> Mapping[str, tuple[str, ...]]:
-    """Add-ons whose version no source ties to these Kubernetes minors."""
-    rows = table("versions")["addon"].items()
-    return MappingProxyType({name: tuple(row["unconfirmed"]) for name, row in rows if "unconfirmed" in row})
 
 
 def _of(rows: Mapping[str, Any], key: str, what: str) -> Any:
