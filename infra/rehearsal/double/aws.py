@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from infra.rehearsal.double.validation import mistakes, regions
 
 if TYPE_CHECKING:
     from infra.rehearsal.connection import Connection
+    from infra.rehearsal.nodes import Group
 
 
 class AwsRefusedError(TrainyardError):
@@ -33,7 +34,7 @@ class AwsRefusedError(TrainyardError):
 class Nodes(Protocol):
     """Who makes Kubernetes nodes of a node group (`infra.rehearsal.nodes`)."""
 
-    def set_nodes(self, connection: Connection, group: Mapping[str, Any], count: int) -> None:
+    def set_nodes(self, connection: Connection, group: Group, count: int) -> None:
         """Let the group have this many nodes."""
 
     def remove_nodes(self, connection: Connection, group_name: str) -> None:
@@ -47,18 +48,23 @@ class Aws:
         connection: of the rehearsal.
         folder: the rehearsal's folder, for the book.
         region: of the calls; absent: the connection's.
-        nodes: who makes nodes of node groups; absent: nobody does.
+        nodes: gives who makes nodes of node groups, when the first is needed; absent: nobody does.
 
     Raises:
         AwsRefusedError: there is no such region, or the endpoint is not on this computer: a rehearsal never calls AWS.
     """
 
     def __init__(
-        self, connection: Connection, folder: Path, *, region: str | None = None, nodes: Nodes | None = None
+        self,
+        connection: Connection,
+        folder: Path,
+        *,
+        region: str | None = None,
+        nodes: Callable[[], Nodes] | None = None,
     ) -> None:
         self.connection = connection
         self.region = region or connection.region
-        self.nodes = nodes
+        self._nodes = nodes
         self.account = connection.account
         if self.region not in regions():
             raise AwsRefusedError(f"AWS has no region {self.region!r}: set trainyard:aws.region, e.g. us-east-2")
@@ -75,6 +81,11 @@ class Aws:
     def book(self) -> Book:
         """Records of the resources that moto does not have."""
         return Book(self._folder)
+
+    @cached_property
+    def nodes(self) -> Nodes | None:
+        """Who makes the Kubernetes nodes of node groups."""
+        return self._nodes() if self._nodes else None
 
     @property
     def dns_suffix(self) -> str:
@@ -97,10 +108,7 @@ class Aws:
         Raises:
             AwsRefusedError: the request is against AWS's model, or moto refused it.
         """
-        given = {name: value for name, value in params.items() if value is not None}
-        if wrong := mistakes(service, operation, given):
-            said = "; ".join(f"{'.'.join(map(str, mistake.path))}: {mistake.reason}" for mistake in wrong)
-            raise AwsRefusedError(f"AWS would refuse {service}:{operation}: {said}")
+        given = self.checked(service, operation, **params)
         from botocore import xform_name  # noqa: PLC0415
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
@@ -117,6 +125,18 @@ class Aws:
                 f"{service}:{operation} had no answer from the rehearsal's AWS: {error}."
                 " Look whether it runs: trainyard status --rehearse"
             ) from error
+
+    def checked(self, service: str, operation: str, **params: Any) -> dict[str, Any]:
+        """A request without what is None, held against AWS's model; alone for operations that moto doesn't have.
+
+        Raises:
+            AwsRefusedError: the request is against the model.
+        """
+        given = {name: value for name, value in params.items() if value is not None}
+        if wrong := mistakes(service, operation, given):
+            said = "; ".join(f"{'.'.join(map(str, mistake.path))}: {mistake.reason}" for mistake in wrong)
+            raise AwsRefusedError(f"AWS would refuse {service}:{operation}: {said}")
+        return given
 
     def run(self, call: Call, *, absent: Collection[str] = ()) -> Any:
         """Make a call of a kind's `requests`."""

@@ -70,7 +70,9 @@ class Kind(abc.ABC):
     delete_first: ClassVar[bool] = False
     """Whether a replacement must wait until the old one is gone, beside the case that both have the same name."""
     computed: ClassVar[frozenset[str]] = frozenset()
-    """Outputs that nobody knows before the resource is made."""
+    """Outputs that nobody knows before the resource is made, by name or path: `vpcConfig.clusterSecurityGroupId`."""
+    recomputed: ClassVar[frozenset[str]] = frozenset()
+    """Outputs that an update in place changes: a preview of one does not know them."""
     tagged: ClassVar[bool] = True
     """Whether it has `tags` and `tagsAll`; the provider's default tags are merged into them."""
 
