@@ -76,6 +76,8 @@ class Engine:
     kubeconfig, keys and all, into one."""
     hidden: tuple[str, ...] = ()
     """Beginnings of names of the user's variables that the engine does not get: credentials, in a rehearsal."""
+    by_hand: str = 'eval "$(trainyard env -s {stack})"; pulumi {operation} -s {stack}'
+    """How a user repeats an operation at a shell."""
 
     def run(
         self,
@@ -150,8 +152,8 @@ class Engine:
             raise EngineRunError(
                 f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"
                 + "\n".join(f"  {line}" for line in lines)
-                + "\nWhat was done is recorded; mend the cause and run it again. By hand:"
-                + f' eval "$(trainyard env -s {self.stack})"; pulumi {operation} -s {self.stack}'
+                + "\nWhat was done is recorded; mend the cause and run it again. By hand: "
+                + self.by_hand.format(stack=self.stack, operation=operation)
             )
         return summary
 

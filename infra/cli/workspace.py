@@ -379,7 +379,13 @@ class RehearsedWorkspace(Workspace):
         """The engine, in a project whose stack file is the rehearsal's own."""
         from infra.rehearsal.tools import HIDDEN_VARIABLES, project_folder  # noqa: PLC0415
 
-        return dataclasses.replace(super().engine(process), project=project_folder(self.state), hidden=HIDDEN_VARIABLES)
+        return dataclasses.replace(
+            super().engine(process),
+            project=project_folder(self.state),
+            hidden=HIDDEN_VARIABLES,
+            by_hand='eval "$(trainyard env -s {stack} --rehearse)";'
+            ' pulumi -C "$TRAINYARD_REHEARSAL/project" {operation} -s {stack}',
+        )
 
     def build_engines(self, steps: Steps) -> None:
         """Have the engines of a rehearsal; what is missing is built, which may take long."""

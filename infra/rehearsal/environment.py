@@ -169,7 +169,8 @@ class Rehearsal:
         if not isinstance(port, int) or not (self.has_memory() or ports.becomes_free(port)):
             port = ports.choose(f"{self.state.directory}:{moto.NAME}", 1)[0]
             self.state.write_json(port_file, {"port": port})
-        self._processes.start(moto.NAME, moto.command(port), environment=moto.environment())
+        if not self.has_memory():  # one that runs is left as it is, however it was started: it would forget everything
+            self._processes.start(moto.NAME, moto.command(port), environment=moto.environment())
         return f"http://{moto.LOOPBACK}:{port}"
 
     def _start_simulation(self) -> None:

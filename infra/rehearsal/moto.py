@@ -20,8 +20,12 @@ def command(port: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Its variables: its own list of machine images takes seconds to load and nothing here asks for it."""
-    return {"MOTO_EC2_LOAD_DEFAULT_AMIS": "false", "PYTHONUNBUFFERED": "1"}
+    """Its variables: with AWS's own policies, which roles name; without machine images, which nobody asks for."""
+    return {
+        "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
+        "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def answers(endpoint: str) -> bool:
