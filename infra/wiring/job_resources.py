@@ -7,7 +7,7 @@ twenty times slower and without an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog.instance_types import instance_type
@@ -68,9 +68,9 @@ class JobResources:
     memory_mib: int
     grace_seconds: int
     """Seconds between SIGTERM and SIGKILL."""
-    tolerations: list[dict[str, str]] = field(default_factory=list)
-    node_selector: dict[str, str] = field(default_factory=dict)
-    topology_annotations: dict[str, str] = field(default_factory=dict)
+    tolerations: list[dict[str, str]]
+    node_selector: dict[str, str]
+    topology_annotations: dict[str, str]
     """Annotations of the pod template; see `infra.wiring.topology` for the pools that have any."""
 
     def limits(self) -> dict[str, str]:

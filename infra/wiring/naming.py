@@ -38,6 +38,24 @@ def cluster_name(settings: Settings, stack: str) -> str:
     return name
 
 
+NODE_GROUP_NAME_LONGEST = 63
+
+
+def node_group_name(cluster: str, pool: str) -> str:
+    """Name of a pool's node group, of its launch template, and of its placement group.
+
+    Raises:
+        WiringError: it is longer than EKS takes.
+    """
+    name = f"{cluster}-{pool}"
+    if len(name) > NODE_GROUP_NAME_LONGEST:
+        raise WiringError(
+            f"the node group of pool {pool!r} would be named {name!r}, longer than the {NODE_GROUP_NAME_LONGEST}"
+            " characters that EKS takes. Give the pool or the cluster (aws.clusterName) a shorter name."
+        )
+    return name
+
+
 def dns_policy(target: Target) -> str:
     """The DNS policy of Trainyard's own pods.
 

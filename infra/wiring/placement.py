@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from infra.wiring.naming import node_group_name
+
 if TYPE_CHECKING:
     from infra.settings.aws import AwsNodePool
 
@@ -34,11 +36,14 @@ def placement_of(pool: AwsNodePool, cluster: str) -> Placement:
     `auto` makes one where it helps and does no harm: on-demand machines with EFA in one zone. Spot has none, since a
     group narrows a pool that is scarce anyway to one corner of one zone. Reservations never have one, whatever the
     setting says.
+
+    Raises:
+        WiringError: cluster and pool have too long names for one of their own.
     """
     if pool.placement == "none" or pool.capacity in RESERVED:
         return NOWHERE
     if pool.placement == "existing":
         return Placement("existing", pool.placement_group)
     if pool.capacity == "on-demand" and pool.efa and pool.zone:
-        return Placement("make", f"{cluster}-{pool.name}")
+        return Placement("make", node_group_name(cluster, pool.name))
     return NOWHERE

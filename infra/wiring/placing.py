@@ -148,7 +148,7 @@ def node_kinds(aws: Aws, cluster: str) -> tuple[NodeKind, ...]:
     return tuple(
         NodeKind(
             pool=plan.name,
-            labels=node_labels(plan, zone, name),
+            labels=node_labels(plan, zone, cluster=cluster, type_name=name),
             taints=plan.taints,
             allocatable=_offered(plan, instance_type(name)),
         )

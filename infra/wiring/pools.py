@@ -16,6 +16,7 @@ from infra.catalog.versions import versions
 from infra.wiring.autoscaling import autoscaler_tags
 from infra.wiring.errors import WiringError
 from infra.wiring.interfaces import PRIMARY, Interface, interfaces_of
+from infra.wiring.naming import node_group_name
 from infra.wiring.placement import NOWHERE, Placement, placement_of
 from infra.wiring.scheduling import (
     ACCELERATOR_LABEL,
@@ -60,7 +61,7 @@ class PoolPlan:
     """One EKS managed node group with its launch template."""
 
     name: str
-    """Name of the pool and of its node group."""
+    """Name of the pool; `infra.wiring.naming.node_group_name` makes that of its node group of it."""
     instance_types: tuple[str, ...]
     """In order of preference; the autoscaler reckons with the first."""
     type_in_template: bool
@@ -187,16 +188,17 @@ def _gpu_plan(aws: Aws, pool: AwsNodePool, cluster: str) -> PoolPlan:
     )
 
 
-def node_labels(plan: PoolPlan, zone: str, type_name: str | None = None) -> dict[str, str]:
+def node_labels(plan: PoolPlan, zone: str, *, cluster: str, type_name: str | None = None) -> dict[str, str]:
     """All labels of a node of a pool that scheduling can ask for.
 
     Args:
         plan: The pool.
         zone: Availability zone of the node.
+        cluster: Name of its cluster.
         type_name: Its instance type; absent: the first of the pool.
     """
     return dict(plan.labels) | eks_labels(
-        group=plan.name,
+        group=node_group_name(cluster, plan.name),
         capacity_type=plan.capacity_type,
         machine=instance_type(type_name or plan.instance_types[0]),
         zone=zone,

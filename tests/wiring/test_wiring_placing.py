@@ -14,7 +14,7 @@ from infra.settings import read_stack_file
 from infra.settings.aws import Aws, AwsNetwork, AwsNodePool, AwsReservation
 from infra.wiring.errors import WiringError
 from infra.wiring.job_resources import job_mistakes, standard_job
-from infra.wiring.naming import cluster_name
+from infra.wiring.naming import cluster_name, node_group_name
 from infra.wiring.placing import Fit, NodeKind, amount, fits, node_kinds, pod_of, with_agents
 from infra.wiring.pools import node_labels, pool_plans, system_plan
 from infra.wiring.scheduling import GPU_TAINT, SPOT_TAINT, Taint, node_agent_tolerations
@@ -141,7 +141,7 @@ def test_in_the_example_stacks_each_pool_s_job_and_each_plain_pod_lands_where_it
 def test_nodes_of_a_rehearsal_bear_the_labels_by_which_the_pure_scheduler_judges() -> None:
     for plan in (system_plan(CLUSTER), *pool_plans(CLUSTER, "trainyard-test")):
         group: Group = {
-            "name": plan.name,
+            "name": node_group_name("trainyard-test", plan.name),
             "instanceType": plan.instance_types[0],
             "capacityType": plan.capacity_type,
             "labels": plan.labels,
@@ -150,7 +150,7 @@ def test_nodes_of_a_rehearsal_bear_the_labels_by_which_the_pure_scheduler_judges
             "efa": plan.efa,
         }
         node = node_manifest(group, 0, CLUSTER.region)
-        assert node["metadata"]["labels"].items() >= node_labels(plan, ZONE).items()
+        assert node["metadata"]["labels"].items() >= node_labels(plan, ZONE, cluster="trainyard-test").items()
         assert node["spec"]["taints"] == [taint.as_kubernetes() for taint in plan.taints]
 
 

@@ -128,12 +128,12 @@ def test_an_arm_system_pool_gets_an_arm_image() -> None:
 
 
 def test_nodes_carry_what_eks_and_the_kubelet_add() -> None:
-    labels = node_labels(plan(capacity="spot"), ZONE)
+    labels = node_labels(plan(capacity="spot"), ZONE, cluster="trainyard-prod")
     assert (
         labels.items()
         >= {
             "trainyard.dev/pool": "gpu",
-            "eks.amazonaws.com/nodegroup": "gpu",
+            "eks.amazonaws.com/nodegroup": "trainyard-prod-gpu",
             "eks.amazonaws.com/capacityType": "SPOT",
             "node.kubernetes.io/instance-type": "p5.48xlarge",
             "topology.kubernetes.io/region": "us-east-2",
