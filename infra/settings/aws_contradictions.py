@@ -239,17 +239,17 @@ def _software(aws: Aws, pool: AwsNodePool, types: Sequence[InstanceType], at: Lo
     }
     if pool.operating_system == "al2023":
         parts["al2023-release"] = image.release_version.rpartition("-")[2]
-    if pool.efa:
+    efa = pool.efa and all(each.efa for each in types)
+    if efa:
         parts["efa-device-plugin"] = _version_of_image("efa-device-plugin")
     for component, version in parts.items():
-        holds = {condition for each in types for condition in _conditions(each, kubernetes, efa=pool.efa)}
+        holds = {condition for each in types for condition in _conditions(each, kubernetes, efa=efa)}
         for bad in bad_versions(component, version, holds):
             what = f"{component} {version} is known to fail here: {bad.effect}; {bad.reason} ({bad.link})"
             yield Contradiction((*at, "types"), what, by=(*by, (*at, "efa")))
 
 
 def _conditions(machine: InstanceType, kubernetes: str, *, efa: bool) -> set[str]:
-    efa = efa and machine.efa > 0
     holds = set(conditions_of(machine, efa=efa))
     if "grace-efa" in holds:
         holds.add("grace-efa-no-override")  # the images of EKS do not set it, nor does our user data

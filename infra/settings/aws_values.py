@@ -183,8 +183,8 @@ def _retention(value: int) -> int:
 
 
 def _lustre_capacity(value: int) -> int:
-    if value != 1200 and value % 2400:
-        larger = value + -value % 2400
+    larger = 1200 if value <= 1200 else value + -value % 2400
+    if value != larger:
         raise WrongValueError(
             f"is no size of FSx for Lustre: 1200, 2400, then steps of 2400; the next larger one is {larger}",
             str(larger),
@@ -256,7 +256,7 @@ InstanceTypeName = Annotated[str, AfterValidator(_instance_type), Field(examples
 KubernetesVersion = Annotated[str, AfterValidator(_kubernetes), Field(examples=["1.36"])]
 CudaVersion = Annotated[str, AfterValidator(_cuda)]
 RetentionDays = Annotated[int, AfterValidator(_retention), Whole]
-LustreCapacity = Annotated[int, AfterValidator(_lustre_capacity), Field(ge=1200), Whole]
+LustreCapacity = Annotated[int, AfterValidator(_lustre_capacity), Whole]
 Email = Annotated[
     str,
     # As AWS Budgets takes it: no spaces, one @, a domain with a dot.
