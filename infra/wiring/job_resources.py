@@ -173,9 +173,6 @@ def standard_job(
 
 
 def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
-    # EFA pins its buffers. An image that runs as root may do so by IPC_LOCK, any other by the limits that
-    # `infra.wiring.user_data` gives the machines.
-    capabilities = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if worker.efa else {})}
     program = tuple(arguments) or ("-m", "training.examples.digits", f"--checkpoints={CHECKPOINTS}/{name}")
     threads = max(1, worker.cpu_millis // 1000 // max(1, worker.gpus))
     return {
@@ -197,7 +194,9 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
                 "args": [f"--nproc_per_node={worker.gpus}", *program],
                 "env": [{"name": "OMP_NUM_THREADS", "value": str(threads)}],
                 "resources": {"requests": worker.requests(), "limits": worker.limits()},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
+                # No IPC_LOCK, also with EFA, which pins its buffers: the capability does nothing for an ordinary user,
+                # and the jobs' namespace refuses it. `infra.wiring.user_data` lifts the limit on the machines.
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 "volumeMounts": [
                     {"name": "checkpoints", "mountPath": CHECKPOINTS},
                     {"name": "shm", "mountPath": _SHM},
@@ -210,17 +209,6 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{worker.shm_mib}Mi"}},
         ],
     }
-
-
-def pod_security_of(pools: Iterable[AwsNodePool]) -> dict[str, str]:
-    """Levels of Kubernetes' pod security standards for the jobs' namespace, by mode.
-
-    Baseline, since many training images still run as root. With EFA jobs need IPC_LOCK, which no level but
-    `privileged` lets through; everything else is then still reported against baseline.
-    """
-    if any(pool.efa for pool in pools):
-        return {"enforce": "privileged", "audit": "baseline", "warn": "baseline"}
-    return {"enforce": "baseline", "warn": "restricted"}
 
 
 def job_mistakes(job: Mapping[str, Any], pools: Sequence[AwsNodePool]) -> list[str]:
@@ -299,22 +287,14 @@ def _pool_mistakes(template: Mapping[str, Any], pod: Pod, pool: AwsNodePool) -> 
         yield f"{where} it does not ask for EFA, and would train over TCP without an error: {EFA_RESOURCE}: {right.efa}"
     elif efa and gpus == right.gpus and efa < right.efa:
         yield f"{where} it asks for all GPUs and for {efa} of {right.efa} EFA interfaces: the others stand idle"
-    if right.efa and efa:
-        if not pod.requests.get(HUGEPAGES):
-            yield f"{where} it asks for EFA and not for hugepages: {HUGEPAGES}: {right.hugepages_mib}Mi"
-        if not any("IPC_LOCK" in _capabilities(container) for container in template.get("containers") or ()):
-            yield f"{where} it asks for EFA without the capability IPC_LOCK: buffers cannot be pinned"
+    if right.efa and efa and not pod.requests.get(HUGEPAGES):
+        yield f"{where} it asks for EFA and not for hugepages: {HUGEPAGES}: {right.hugepages_mib}Mi"
     grace = template.get("terminationGracePeriodSeconds") or 30  # Kubernetes' default
     if pool.capacity == "spot" and grace > SPOT_GRACE_SECONDS:
         yield (
             f"{where} its terminationGracePeriodSeconds is {grace}: the machine is gone 120 s after the notice, take"
             f" {SPOT_GRACE_SECONDS} or less"
         )
-
-
-def _capabilities(container: Mapping[str, Any]) -> Sequence[str]:
-    added: Sequence[str] = ((container.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
-    return added
 
 
 def _device_mistakes(template: Mapping[str, Any]) -> Iterator[str]:
@@ -328,6 +308,10 @@ def _device_mistakes(template: Mapping[str, Any]) -> Iterator[str]:
             yield f"volume {volume.get('name')} mounts {_SHM} of the machine: take an emptyDir with medium Memory"
     memory = {volume.get("name") for volume in volumes if (volume.get("emptyDir") or {}).get("medium") == "Memory"}
     for container in template.get("containers") or ():
+        capabilities = (container.get("securityContext") or {}).get("capabilities") or {}
+        if "IPC_LOCK" in (capabilities.get("add") or ()):
+            name = container.get("name")
+            yield f"container {name} adds IPC_LOCK: the jobs' namespace refuses it, and EFA does not need it"
         yield from _container_mistakes(container, memory)
 
 

@@ -12,7 +12,7 @@ import yaml
 from infra.clusters import CHECKOUT
 from infra.settings.aws import AwsNodePool
 from infra.wiring.errors import WiringError
-from infra.wiring.job_resources import job_mistakes, job_resources, pod_security_of, standard_job
+from infra.wiring.job_resources import job_mistakes, job_resources, standard_job
 from infra.wiring.topology import topology_layers, topology_levels
 from training.controller.api import ElasticJob
 from training.controller.pods import template_trouble, worker_pod
@@ -114,14 +114,9 @@ def test_devices_and_hugepages_are_limits_and_requests_alike() -> None:
     assert resources["requests"] == {**resources["limits"], "cpu": "190400m"}
 
 
-def test_workers_with_efa_may_lock_memory_and_others_may_nothing() -> None:
+def test_workers_have_no_capability_that_their_namespace_refuses() -> None:
     capabilities = [pod_spec(job_on(pool))["containers"][0]["securityContext"]["capabilities"] for pool in (P5, G6)]
-    assert capabilities == [{"drop": ["ALL"], "add": ["IPC_LOCK"]}, {"drop": ["ALL"]}]
-
-
-def test_the_namespace_of_jobs_lets_locked_memory_through_only_where_there_is_efa() -> None:
-    assert pod_security_of([G6]) == {"enforce": "baseline", "warn": "restricted"}
-    assert pod_security_of([G6, P5]) == {"enforce": "privileged", "audit": "baseline", "warn": "baseline"}
+    assert capabilities == [{"drop": ["ALL"]}, {"drop": ["ALL"]}]
 
 
 def test_a_job_in_a_queue_says_so_on_its_pods() -> None:
@@ -164,7 +159,10 @@ def ask(resource: str, quantity: str) -> Change:
             "request and limit of nvidia.com/gpu",
         ),
         (lambda s, _: s["tolerations"].clear(), "does not tolerate nvidia.com/gpu=present:NoSchedule of pool p5"),
-        (lambda _, c: c["securityContext"].clear(), "without the capability IPC_LOCK"),
+        (
+            lambda _, c: c["securityContext"]["capabilities"].update(add=["IPC_LOCK"]),
+            "container elasticjob-worker adds IPC_LOCK: the jobs' namespace refuses it",
+        ),
         (lambda s, _: s["nodeSelector"].update({"trainyard.dev/pool": "p6"}), "matches no GPU pool: the stack has p5,"),
         (
             lambda s, _: s["volumes"].append({"name": "ib", "hostPath": {"path": "/dev/infiniband"}}),
