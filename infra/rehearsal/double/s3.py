@@ -462,7 +462,7 @@ def _lifecycle_mistakes(where: str, rule: Any) -> Iterator[Failure]:
         yield Failure(where, f"a rule needs at least one of {', '.join(does)}")
     given = rule.get("filter") or {}
     if isinstance(given, Mapping) and len(given) > 1:
-        yield Failure(f"{where}.filter", f"one of {', '.join(given)}; for more than one put them into `and`")
+        yield Failure(f"{where}.filter", f"one of {', '.join(sorted(given))}; for more than one put them into `and`")
     yield from _falling(f"{where}.transitions", rule.get("transitions"), "days")
     yield from _falling(
         f"{where}.noncurrentVersionTransitions", rule.get("noncurrentVersionTransitions"), "noncurrentDays"
