@@ -308,16 +308,15 @@ def _device_mistakes(template: Mapping[str, Any]) -> Iterator[str]:
             yield f"volume {volume.get('name')} mounts {_SHM} of the machine: take an emptyDir with medium Memory"
     memory = {volume.get("name") for volume in volumes if (volume.get("emptyDir") or {}).get("medium") == "Memory"}
     for container in template.get("containers") or ():
-        capabilities = (container.get("securityContext") or {}).get("capabilities") or {}
-        if "IPC_LOCK" in (capabilities.get("add") or ()):
-            name = container.get("name")
-            yield f"container {name} adds IPC_LOCK: the jobs' namespace refuses it, and EFA does not need it"
         yield from _container_mistakes(container, memory)
 
 
 def _container_mistakes(container: Mapping[str, Any], memory_volumes: set[Any]) -> Iterator[str]:
     name, resources = container.get("name", "?"), container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    capabilities = (container.get("securityContext") or {}).get("capabilities") or {}
+    if "IPC_LOCK" in (capabilities.get("add") or ()):
+        yield f"container {name} adds IPC_LOCK: the jobs' namespace refuses it, and EFA does not need it"
     for resource in (GPU_RESOURCE, EFA_RESOURCE, HUGEPAGES):
         if resource in requests and str(requests[resource]) != str(limits.get(resource)):
             yield f"container {name}: request and limit of {resource} differ, Kubernetes wants them equal"
