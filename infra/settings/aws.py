@@ -46,8 +46,8 @@ class AwsNetwork(Section):
     """Availability zones of the new VPC, 2 or 3 of the region: `us-east-2a`, … Not with `vpcId`."""
     nat_gateways: NatGateways = "single"
     """How private subnets reach the internet: one gateway (cheap), one in each zone (no zone is a single point of
-    failure), or none (all images and packages come through endpoints and a registry of the account). Not with
-    `vpcId`."""
+    failure), or none: then vendors' images (nvcr.io, registry.k8s.io) need a way that you make, such as a pull-through
+    cache or a transit gateway. Not with `vpcId`."""
     endpoints: Switch = True
     """Interface endpoints for ECR, STS, EC2, EKS, logs and autoscaling: that traffic stays in the VPC. The gateway
     endpoint for S3 costs nothing and is always there. Not with `vpcId`."""

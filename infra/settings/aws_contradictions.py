@@ -106,7 +106,7 @@ def _network(aws: Aws) -> Iterator[Contradiction]:
     if doubled := _repeated(zones):
         yield _once(where, doubled)
     if len(set(zones)) < 2:
-        example = f"{aws.region}{'abc'[len(zones)]}"
+        example = next(zone for letter in "ab" if (zone := f"{aws.region}{letter}") not in zones)
         what = f"name {_count(len(set(zones)), 'zone')}: EKS wants 2 at least for its control plane"
         yield Contradiction(where, what, None if network.vpc_id else setting((*where, len(zones)), example), by)
     elif len(set(zones)) > 3:
