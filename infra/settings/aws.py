@@ -59,6 +59,11 @@ class AwsNetwork(Section):
     """Existing private subnets by zone, in 2 or 3 zones of the region: `us-east-2a: subnet-0123456789abcdef0`. They
     need a way to ECR, STS, EC2, EKS and S3: a NAT gateway or endpoints."""
 
+    @property
+    def own_zones(self) -> list[str]:
+        """The zones in which the stack has subnets, its own or existing ones."""
+        return sorted(set(self.private_subnets if self.vpc_id else self.zones))
+
 
 class AwsEndpoint(Section):
     """Who reaches the Kubernetes API."""

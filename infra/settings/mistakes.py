@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.errors import TrainyardError
@@ -44,6 +44,12 @@ class Contradiction:
     """A command, without the stack. None: edit the file by hand."""
     by: tuple[Location, ...] = (("target",),)
     """The values that led to this; where one of them is wrong itself, that is what is said."""
+
+
+def repeated(where: Location, values: Sequence[str]) -> Iterator[Contradiction]:
+    """What is said of a list in which something stands more than once."""
+    for value in dict.fromkeys(value for index, value in enumerate(values) if value in values[:index]):
+        yield Contradiction(where, f"name {value} twice", by=(where,))
 
 
 def dotted(location: Location) -> str:
