@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.ec2 import default_security_group
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
 from infra.rehearsal.double.values import UNKNOWN
 
 _DESCRIPTION = re.compile(r"[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]*")
@@ -81,9 +81,10 @@ class DefaultSecurityGroup(Ec2Kind):
     computed = frozenset({"arn", "description", "name"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:  # noqa: D102
-        return [
-            Call("ec2", "DescribeSecurityGroups", {"Filters": [{"Name": "vpc-id", "Values": [inputs.get("vpcId")]}]})
-        ]
+        within = [{"Name": "vpc-id", "Values": [inputs.get("vpcId")]}]
+        found = Call("ec2", "DescribeSecurityGroups", {"Filters": within})
+        tags = tag_list(inputs.get("tags"))
+        return [found] if tags is None else [found, Call("ec2", "CreateTags", {"Resources": [UNKNOWN], "Tags": tags})]
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterable[Failure]:  # noqa: ARG002
         """No rules: the rehearsal empties the group, which is what a program wants of it."""
