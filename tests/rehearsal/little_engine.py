@@ -89,6 +89,7 @@ class LittleEngine:
     """The double with one region of moto behind it."""
 
     def __init__(self, endpoint: str, folder: Path, region: str = REGION) -> None:
+        self._clients: dict[str, Any] = {}
         self._endpoint, self.region, self.account = endpoint, region, ACCOUNT
         connection = Connection(endpoint, region, ACCOUNT, folder / "kubeconfig", "https://127.0.0.1:6443", "")
         self.aws = Aws(connection, folder)
@@ -98,8 +99,10 @@ class LittleEngine:
 
     def boto(self, service: str) -> Any:
         """AWS seen from outside the double."""
-        session = boto3.session.Session(aws_access_key_id="a", aws_secret_access_key="b", region_name=self.region)
-        return session.client(service, endpoint_url=self._endpoint)
+        if service not in self._clients:  # one takes up to a second to make
+            session = boto3.session.Session(aws_access_key_id="a", aws_secret_access_key="b", region_name=self.region)
+            self._clients[service] = session.client(service, endpoint_url=self._endpoint)
+        return self._clients[service]
 
     def made(self, token: str, **inputs: Any) -> Resource:
         """A new resource with these inputs."""
