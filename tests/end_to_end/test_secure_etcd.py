@@ -1,0 +1,134 @@
+"""etcd with three members, TLS and passwords, on the real engines: closed to strangers, and a job trains through it.
+
+One stack for all tests here, in the order of the file. What this target cannot show: network policies, which need a
+cluster network, and machines that fail, for its nodes are processes of one computer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_whole_path import TRAINYARD, Stack, eventually
+
+from infra.clusters import CHECKOUT
+from training.launch.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError, parse_endpoints
+from training.launch.rendezvous import PREFIX
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(300), pytest.mark.xdist_group("secure-etcd")]
+
+NAME = "test-secure-etcd"
+FILE = CHECKOUT / f"Pulumi.{NAME}.yaml"
+SETTINGS = {
+    "target": "local",
+    "etcd": {"members": 3, "secure": True},
+    "nodePools": [{"name": "system", "nodes": 3}, {"name": "gpu", "nodes": 1, "gpusPerNode": 3}],
+}
+
+
+class SecureStack(Stack):
+    """The stack of the settings above; its file is in the checkout while the tests run, for that is where files are."""
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return super().start(arguments[0], "-s", NAME, *arguments[1:])
+
+    def shell(self, command: str) -> str:
+        script = f'set -e; eval "$({TRAINYARD} env -s {NAME})"; cd {CHECKOUT}; {command}'
+        return subprocess.run(
+            ["bash", "-c", script], env=self.environment, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def objects(self, kind: str, namespace: str) -> list[dict[str, Any]]:
+        listed = json.loads(self.kubectl("get", kind, "-n", namespace, "-o", "json"))
+        return list(listed["items"])
+
+    def secret(self, namespace: str, name: str) -> dict[str, str]:
+        data = json.loads(self.kubectl("get", "secret", name, "-n", namespace, "-o", "json"))["data"]
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+    def client(self, *, tls: bool = True, login: bool = False) -> EtcdClient:
+        """A client of the first member, as a worker would make it, or without what it needs."""
+        address = self.kubectl("get", "pod", "etcd-0", "-n", "trainyard-system", "-o", "jsonpath={.status.podIP}")
+        secret = self.secret("training", "etcd-client")
+        return EtcdClient(
+            parse_endpoints(f"{address}:2379")[0],
+            tls=ssl.create_default_context(cadata=secret["ca.crt"]) if tls else None,
+            server_name="etcd.trainyard-system" if tls else None,
+            user=secret["user"] if login else None,
+            password=secret["password"] if login else None,
+            call_timeout=timedelta(seconds=2),
+        )
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[SecureStack]:
+    folder = Path(tempfile.mkdtemp(prefix="ty-", dir="/tmp"))
+    salt = yaml.safe_load((CHECKOUT / "Pulumi.local.yaml").read_text())["encryptionsalt"]
+    config = {f"trainyard:{key}": value for key, value in SETTINGS.items()}
+    FILE.write_text(yaml.safe_dump({"encryptionsalt": salt, "config": config}))
+    made = SecureStack(folder)
+    try:
+        yield made
+    finally:
+        try:
+            made.run("down", "--yes", "--state")
+        finally:
+            FILE.unlink()
+            shutil.rmtree(folder)
+
+
+def test_three_members_come_up_each_on_a_node_of_its_own(stack: SecureStack) -> None:
+    created = stack.json("up")["changes"]["create"]
+    pods = stack.objects("pods", "trainyard-system")
+    homes = [pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["labels"]["app.kubernetes.io/name"] == "etcd"]
+    assert sorted(homes) == ["system-1", "system-2", "system-3"]
+    assert stack.json("up")["changes"] == {"same": created}
+
+
+def test_no_key_is_in_the_engine_s_record(stack: SecureStack) -> None:
+    password = stack.secret("training", "etcd-client")["password"]
+    records = [path.read_text() for path in stack.state.glob("pulumi/backend/.pulumi/stacks/**/*.json")]
+    assert records
+    assert not [record for record in records if "PRIVATE KEY" in record or password in record]
+
+
+def test_strangers_are_refused(stack: SecureStack) -> None:
+    with pytest.raises(EtcdUnreachableError):
+        stack.client(tls=False).check()
+    with pytest.raises(EtcdError, match="user name is empty"):
+        stack.client().check()
+
+
+def test_the_jobs_user_reaches_the_rendezvous_and_nothing_else(stack: SecureStack) -> None:
+    client = stack.client(login=True)
+    assert client.put(f"{PREFIX}/by-hand".encode(), b"1")
+    with pytest.raises(EtcdError, match="permission denied"):
+        client.put(b"/elsewhere", b"1")
+
+
+def test_a_job_trains_through_it_while_a_member_is_away(stack: SecureStack) -> None:
+    job = stack.job_file("secure")
+    stack.run("submit", str(job))
+    eventually("three workers", lambda: stack.state_of("secure")["ready"] == 3)
+    stack.kubectl("delete", "pod", "etcd-0", "-n", "trainyard-system", "--wait=false")
+    assert stack.json("submit", str(job), "--wait")["jobs"][0]["state"] == "Succeeded"
+    stack.assert_each_image_was_used_once_in_each_epoch("secure")
+
+
+def test_upkeep_finds_nothing_to_do(stack: SecureStack) -> None:
+    """A daily run that changed users would cost running jobs a login."""
+    system = ("-n", "trainyard-system")
+    stack.kubectl("create", "job", *system, "--from=cronjob/etcd-upkeep", "by-hand")
+    stack.kubectl("wait", *system, "--for=condition=complete", "--timeout=30s", "job/by-hand")
+    done = json.loads(stack.kubectl("logs", *system, "job/by-hand").splitlines()[-1])
+    assert (done["message"], done["made"], done["users_changed"]) == ("done", [], False)
