@@ -137,7 +137,12 @@ def test_a_preview_knows_what_follows_from_the_inputs_and_nothing_else(engine: L
         ),
         (NAT, {"subnetId": "subnet-0"}, "allocationId", "needs the allocation id"),
         (ROUTE, {"routeTableId": "rtb-0", "destinationCidrBlock": "0.0.0.0/0"}, "", "exactly one of gatewayId"),
-        (ENDPOINT, {"vpcId": "vpc-0", "serviceName": "com.amazonaws.us-west-2.s3"}, "serviceName", "no service of us-e"),
+        (
+            ENDPOINT,
+            {"vpcId": "vpc-0", "serviceName": "com.amazonaws.us-west-2.s3"},
+            "serviceName",
+            "no service of us-e",
+        ),
         (
             ENDPOINT,
             {"vpcId": "vpc-0", "serviceName": "com.amazonaws.us-east-2.s3", "subnetIds": ["subnet-0"]},
@@ -146,9 +151,14 @@ def test_a_preview_knows_what_follows_from_the_inputs_and_nothing_else(engine: L
         ),
         (ENDPOINT, {"vpcId": "vpc-0", "serviceName": "com.amazonaws.us-east-2.eks"}, "vpcEndpointType", "only S3"),
         (GROUP, {"name": "sg-mine", "vpcId": "vpc-0"}, "name", "must not begin with sg-"),
-        (GROUP, {"name": "mine", "description": "it’s", "vpcId": "vpc-0"}, "description", "are allowed"),
+        (GROUP, {"name": "mine", "description": "it's", "vpcId": "vpc-0"}, "description", "are allowed"),
         (INGRESS, {"securityGroupId": "sg-0", "ipProtocol": "-1"}, "", "given: none"),
-        (INGRESS, {"securityGroupId": "sg-0", "ipProtocol": "tcp", "cidrIpv4": "10.0.0.0/8"}, "fromPort", "fromPort and"),
+        (
+            INGRESS,
+            {"securityGroupId": "sg-0", "ipProtocol": "tcp", "cidrIpv4": "10.0.0.0/8"},
+            "fromPort",
+            "fromPort and",
+        ),
         (
             EGRESS,
             {"securityGroupId": "sg-0", "ipProtocol": "-1", "cidrIpv4": "0.0.0.0/0", "fromPort": 443},
@@ -159,7 +169,7 @@ def test_a_preview_knows_what_follows_from_the_inputs_and_nothing_else(engine: L
         (FLOW_LOG, {"vpcId": "vpc-0", "trafficType": "EVERY"}, "trafficType", "not one of ACCEPT, REJECT, ALL"),
         (PLACEMENT, {"name": "p5", "strategy": "together"}, "strategy", "not one of cluster"),
     ],
-)  # fmt: skip
+)
 def test_what_aws_refuses_is_said_before_anything_is_made(
     engine: LittleEngine, token: str, inputs: dict[str, Any], place: str, words: str
 ) -> None:
@@ -282,10 +292,22 @@ def test_a_changed_template_gets_a_new_version_in_place(engine: LittleEngine) ->
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
-        ({"networkInterfaces": [{"subnetId": "subnet-0"}]}, "networkInterfaces[0].subnetId", "no template with subnets"),
+        (
+            {"networkInterfaces": [{"subnetId": "subnet-0"}]},
+            "networkInterfaces[0].subnetId",
+            "no template with subnets",
+        ),
         ({"networkInterfaces": [{"deviceIndex": 1}]}, "networkInterfaces", "no primary interface"),
-        ({"networkInterfaces": [{"interfaceType": "efa-only"}]}, "networkInterfaces[0].interfaceType", "can't be efa-only"),
-        ({"networkInterfaces": [{"interfaceType": "ena"}]}, "networkInterfaces[0].interfaceType", "not one of interface"),
+        (
+            {"networkInterfaces": [{"interfaceType": "efa-only"}]},
+            "networkInterfaces[0].interfaceType",
+            "can't be efa-only",
+        ),
+        (
+            {"networkInterfaces": [{"interfaceType": "ena"}]},
+            "networkInterfaces[0].interfaceType",
+            "not one of interface",
+        ),
         ({"networkInterfaces": [{}, {}]}, "networkInterfaces[1]", "another interface with device index 0"),
         ({"networkInterfaces": [{"device_index": 0}]}, "networkInterfaces[0].device_index", "did you mean DeviceIndex"),
         ({"networkInterfaces": [{"deviceIndex": "0"}]}, "networkInterfaces[0].deviceIndex", "must be a whole number"),
@@ -295,11 +317,19 @@ def test_a_changed_template_gets_a_new_version_in_place(engine: LittleEngine) ->
             "none at the top",
         ),
         ({"iamInstanceProfile": {"name": "x"}}, "iamInstanceProfile", "belongs to the node group"),
-        ({"instanceMarketOptions": {"marketType": "spot"}}, "instanceMarketOptions.marketType", "spot is the node group's"),
+        (
+            {"instanceMarketOptions": {"marketType": "spot"}},
+            "instanceMarketOptions.marketType",
+            "spot is the node group's",
+        ),
         ({"instanceMarketOptions": {"marketType": "spots"}}, "instanceMarketOptions.marketType", "did you mean spot"),
         ({"hibernationOptions": {"configured": True}}, "hibernationOptions.configured", "with hibernation"),
         ({"instanceType": "p5.49xlarge"}, "instanceType", "did you mean p5"),
-        ({"instanceMarketOptions": {"marketType": "capacity-block"}}, "capacityReservationSpecification", "needs the id"),
+        (
+            {"instanceMarketOptions": {"marketType": "capacity-block"}},
+            "capacityReservationSpecification",
+            "needs the id",
+        ),
         ({"instanceMarketOptions": {"marketType": "capacity-block"}}, "instanceType", "names the instance type"),
         (
             {
@@ -312,10 +342,14 @@ def test_a_changed_template_gets_a_new_version_in_place(engine: LittleEngine) ->
         ({"metadataOptions": {"httpTokens": "always"}}, "metadataOptions.httpTokens", "not one of optional, required"),
         ({"userData": "not base64!"}, "userData", "base64"),
         ({"userData": base64.b64encode(bytes(16385)).decode()}, "userData", "EC2 takes 16384"),
-        ({"blockDeviceMappings": [{"ebs": {"encrypted": "perhaps"}}]}, "blockDeviceMappings[0].ebs.encrypted", "true or"),
+        (
+            {"blockDeviceMappings": [{"ebs": {"encrypted": "perhaps"}}]},
+            "blockDeviceMappings[0].ebs.encrypted",
+            "true or",
+        ),
         ({"secondaryInterfaces": [{}]}, "secondaryInterfaces", "does not know this property"),
     ],
-)  # fmt: skip
+)
 def test_templates_that_ec2_or_eks_refuses(
     engine: LittleEngine, change: dict[str, Any], place: str, words: str
 ) -> None:

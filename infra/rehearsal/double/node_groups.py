@@ -145,6 +145,8 @@ def template_of(aws: Aws, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None
     reference = inputs.get("launchTemplate")
     if reference is None or has_unknown(reference) or reference.get("version") is None:
         return None
+    if (reference.get("id") is None) == (reference.get("name") is None):
+        return None  # names no template: a rule of its own says so
     answer = aws.call(
         "ec2",
         "DescribeLaunchTemplateVersions",
