@@ -19,6 +19,7 @@ _GONE = ("NotFoundException",)
 _BOOK = "budget"
 _TIME = "%Y-%m-%d_%H:%M"
 """How Pulumi writes the times of a budget, in UTC: `2027-01-01_00:00`."""
+_NEVER = "2087-06-15_00:00"
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _TOPIC = re.compile(r"arn:[^:]+:sns:[a-z0-9-]+:\d{12}:.+")
 _COST_TYPES = (
@@ -78,7 +79,7 @@ class Budget(Kind):
             where = f"notifications[{index}]"
             if index == _MOST_NOTIFICATIONS:
                 yield Failure(where, f"a budget has at most {_MOST_NOTIFICATIONS} notifications")
-            what = tuple(_shown_notification(notification).values())
+            what = tuple(_condition(notification).values())
             if UNKNOWN not in what and what in seen:
                 yield Failure(where, "the same notification stands there already; put all addresses into one")
             seen.add(what)
@@ -202,12 +203,13 @@ def _notification(notification: Any) -> dict[str, Any]:
     unknown = addresses is UNKNOWN or topics is UNKNOWN
     subscribers = UNKNOWN if unknown else [*addresses, *topics]
     return {
-        "Notification": {name: value for name, value in _shown_notification(notification).items() if value is not None},
+        "Notification": only(**_condition(notification)),
         "Subscribers": subscribers,
     }
 
 
-def _shown_notification(notification: Any) -> dict[str, Any]:
+def _condition(notification: Any) -> dict[str, Any]:
+    """When a notification is sent: what tells it from the budget's others."""
     return {
         "NotificationType": notification.get("notificationType"),
         "ComparisonOperator": notification.get("comparisonOperator"),
@@ -226,23 +228,21 @@ def _by_topic(topic: Any) -> dict[str, Any]:
 
 def _with_subscribers(found: list[Any], noted: list[Any]) -> list[dict[str, Any]]:
     """The notifications that are there, each with those whom the book knows for it."""
-    known = {tuple(_shown_notification(one).values()): one for one in noted}
+    known = {tuple(_condition(one).values()): one for one in noted}
     shown = []
     for notification in found:
-        ours = {f"{key[0].lower()}{key[1:]}": notification[key] for key in _shown_notification({})}
-        shown.append(known.get(tuple(ours[key] for key in _ORDER), ours))
+        condition = {name: notification[name] for name in _condition({})}
+        lowered = {f"{name[0].lower()}{name[1:]}": value for name, value in condition.items()}
+        shown.append(known.get(tuple(condition.values()), lowered))
     return shown
-
-
-_ORDER = ("notificationType", "comparisonOperator", "threshold", "thresholdType")
 
 
 def _period(aws: Aws, account: str, name: str) -> dict[str, str]:
     """When it begins and ends: what isn't given AWS fills with this month and a day that never comes."""
     budget = aws.call("budgets", "DescribeBudget", AccountId=account, BudgetName=name)["Budget"]
-    period = budget.get("TimePeriod", {})
-    named = {"timePeriodStart": period.get("Start"), "timePeriodEnd": period.get("End")}
-    return {key: value.strftime(_TIME) for key, value in named.items() if value is not None}
+    period = budget["TimePeriod"]
+    end = period["End"].strftime(_TIME) if "End" in period else _NEVER
+    return {"timePeriodStart": period["Start"].strftime(_TIME), "timePeriodEnd": end}
 
 
 def _time(text: str) -> Any:
