@@ -101,10 +101,10 @@ class AwsSystemPool(Section):
 
     types: Annotated[tuple[InstanceTypeName, ...], Field(min_length=1, max_length=20)] = ("m7i.large",)
     """Instance types, all with the same number of CPUs, the same memory and the same architecture."""
-    min: Annotated[int, Field(ge=1, le=20), Whole] = 2
-    """Least number of machines."""
+    min: Annotated[int, Field(ge=1, le=20), Whole] = 3
+    """Least number of machines; not fewer than etcd has members, each of which is on a machine of its own."""
     max: Annotated[int, Field(ge=1, le=20), Whole] = 4
-    """Greatest number of machines; not fewer than etcd has members, each of which wants a machine of its own."""
+    """Greatest number of machines."""
     disk_gib: Annotated[int, Field(ge=20, le=16384), Whole] = 50
     """Root disk, in GiB."""
 

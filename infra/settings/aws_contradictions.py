@@ -13,6 +13,8 @@ from infra.settings.aws import Aws
 from infra.settings.aws_pool_contradictions import in_pools
 from infra.settings.mistakes import Contradiction, Location, removing, repeated, setting
 from infra.settings.sections import Settings
+from infra.wiring.errors import WiringError
+from infra.wiring.naming import cluster_name, node_group_name
 
 SHARED_QUEUE = "shared"
 """The queue of all pools that no queue has for itself."""
@@ -27,9 +29,10 @@ _SYSTEM: Location = ("aws", "systemPool")
 _STORAGE: Location = ("aws", "storage")
 
 
-def in_aws(settings: Settings, aws: Aws) -> Iterator[Contradiction]:
+def in_aws(settings: Settings, aws: Aws, stack: str) -> Iterator[Contradiction]:
     """All contradictions in the settings of an AWS cluster, in the order of the sections."""
     yield from _without_effect(settings, aws)
+    yield from _long_names(settings, aws, stack)
     yield from _key(aws)
     yield from _network(aws)
     yield from _access(aws)
@@ -50,6 +53,22 @@ def _without_effect(settings: Settings, aws: Aws) -> Iterator[Contradiction]:
         where = ("checkpoints", "size")
         what = "has no meaning with checkpoints on Lustre: aws.storage.lustre.capacityGib is their size"
         yield Contradiction(where, what, removing(*where), by=(where, (*_STORAGE, "checkpoints")))
+
+
+def _long_names(settings: Settings, aws: Aws, stack: str) -> Iterator[Contradiction]:
+    """Names that AWS would refuse: they are made of the cluster's, which may be made of the stack's."""
+    where: Location = ("aws", "clusterName")
+    try:
+        cluster = cluster_name(settings, stack)
+    except WiringError as error:
+        yield Contradiction(where, f"is missing: {error}", setting(where, "NAME"), (where,))
+        return
+    for index, pool in enumerate(aws.node_pools):
+        place: Location = ("aws", "nodePools", index, "name")
+        try:
+            node_group_name(cluster, pool.name)
+        except WiringError as error:
+            yield Contradiction(place, f"is too long: {error}", by=(place, where))
 
 
 def _key(aws: Aws) -> Iterator[Contradiction]:
@@ -123,9 +142,9 @@ def _system_pool(settings: Settings, aws: Aws) -> Iterator[Contradiction]:
         limits: tuple[Location, ...] = ((*_SYSTEM, "max"), (*_SYSTEM, "min"))
         what = f"is {pool.max}, less than min ({pool.min})"
         yield Contradiction(limits[0], what, setting(limits[0], pool.min), limits)
-    elif pool.max < settings.etcd.members:
-        places: tuple[Location, ...] = ((*_SYSTEM, "max"), ("etcd", "members"))
-        what = f"is {pool.max}: etcd has {settings.etcd.members} members, each on a machine of its own"
+    elif pool.min < settings.etcd.members:
+        places: tuple[Location, ...] = ((*_SYSTEM, "min"), ("etcd", "members"))
+        what = f"is {pool.min}: etcd has {settings.etcd.members} members, each on a machine of its own"
         yield Contradiction(places[0], what, setting(places[0], settings.etcd.members), places)
 
 

@@ -9,8 +9,8 @@ from infra.settings.sections import LOCAL_NODES_MAX, Settings
 from infra.wiring.scheduling import taints_of
 
 
-def contradictions(settings: Settings) -> Iterator[Contradiction]:
-    """All contradictions, in the order of the sections."""
+def contradictions(settings: Settings, stack: str) -> Iterator[Contradiction]:
+    """All contradictions, in the order of the sections; the stack's name is part of other names."""
     names = [pool.name for pool in settings.node_pools]
     for index, name in enumerate(names):
         if earlier := [number for number in range(index) if names[number] == name]:
@@ -33,7 +33,7 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         # The catalogue and its tables are read only where an AWS stack asks for them.
         from infra.settings.aws_contradictions import in_aws  # noqa: PLC0415
 
-        yield from in_aws(settings, settings.aws)
+        yield from in_aws(settings, settings.aws, stack)
 
 
 def _of_other_targets(settings: Settings) -> Iterator[Contradiction]:
@@ -55,9 +55,14 @@ def _of_other_targets(settings: Settings) -> Iterator[Contradiction]:
 
 def _room_on_this_computer(settings: Settings) -> Iterator[Contradiction]:
     # A wrong value counts as its default here, which makes room and a home: nothing is said that it could refute.
-    if not any(pool.nodes and not taints_of(pool) for pool in settings.node_pools):
+    homes = sum(pool.nodes for pool in settings.node_pools if not taints_of(pool))
+    if not homes:
         what = "one pool with a node must have neither GPUs nor capacity spot: etcd and the controller run there"
         yield Contradiction(("nodePools",), what)
+    elif homes < settings.etcd.members:
+        members: Location = ("etcd", "members")
+        what = f"is {settings.etcd.members}, each on a machine of its own; without GPUs and not spot there are {homes}"
+        yield Contradiction(members, what, setting(members, 1), (members, ("target",), ("nodePools",)))
     if (total := sum(pool.nodes for pool in settings.node_pools)) > LOCAL_NODES_MAX:
         yield Contradiction(("nodePools",), f"ask for {total} nodes; the local target has room for {LOCAL_NODES_MAX}")
 

@@ -117,7 +117,7 @@ def _check(
         wrong = [location_of(problem) for problem in problems]
         draft = _draft(own, wrong, text=text)
         wrong += [meant for problem in problems if (meant := meant_by(problem))]
-    for found in contradictions(draft) if draft else ():
+    for found in contradictions(draft, stack) if draft else ():
         if not any(_touches(place, bad) for place in found.by for bad in wrong):
             key = key_path(found.at)
             fix = f"{found.fix} -s {stack}" if found.fix else f"edit {key} in Pulumi.{stack}.yaml"

@@ -218,8 +218,10 @@ COMBINATIONS = [
     Case((*SYSTEM, "types"), ["m7i.large", "m7g.large"], "aws.systemPool.types", "m7g.large (arm64, 2 CPUs, 8 GiB)"),
     Case((*SYSTEM, "types"), ["m7i.large", "m7i.large"], "aws.systemPool.types", "name m7i.large twice"),
     Case(SYSTEM, {"min": 5}, "aws.systemPool.max", "is 4, less than min (5)", "systemPool.max 5"),
-    Case(SYSTEM, {"max": 2}, "aws.systemPool.max", "is 2: etcd has 3 members, each on a machine", "systemPool.max 3"),
+    Case(SYSTEM, {"min": 2}, "aws.systemPool.min", "is 2: etcd has 3 members, each on a machine", "systemPool.min 3"),
     # GPU pools: names and types
+    Case(("aws",), SMALL["aws"] | {"clusterName": "c" * 40, "nodePools": [{"name": "p" * 23, "types": ["g6.xlarge"]}]},
+         "aws.nodePools[0].name", "is too long: the node group of pool 'ppppp"),
     Case((*POOL, "name"), "efa", "aws.nodePools[1].name", "two pools are named 'efa'"),
     Case((*POOL, "name"), "system", "aws.nodePools[0].name", "'system' is the name of aws.systemPool"),
     Case((*POOL, "types"), ["g6.xlarge", "g6.xlarge"], "aws.nodePools[0].types", "name g6.xlarge twice"),
@@ -366,6 +368,14 @@ def test_the_size_of_a_volume_on_lustre_is_that_of_lustre(tmp_path: Path) -> Non
     assert "has no meaning with checkpoints on Lustre: aws.storage.lustre.capacityGib" in message
 
 
+def test_a_stack_with_a_long_name_needs_a_name_for_its_cluster() -> None:
+    stack = "the-quarterly-review-of-everything"
+    with pytest.raises(SettingsError, match=r"aws.clusterName: is missing: the cluster of stack 'the-q") as caught:
+        from_engine(told(SMALL), stack)
+    assert f"fix: pulumi config set --path trainyard:aws.clusterName NAME -s {stack}" in str(caught.value)
+    assert from_engine(told(changed(("aws", "clusterName"), "review")), stack).aws
+
+
 def test_lustre_stands_where_gpus_are(tmp_path: Path) -> None:
     config = changed(POOLS, [SMALL["aws"]["nodePools"][1]])
     config["aws"]["storage"] = {"lustre": {"zone": "us-east-2b"}}
@@ -430,6 +440,8 @@ def test_every_sentence_has_a_case_here(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with lines_run(*rooms) as run:
         for config in cases:
             mistakes_in_file(tmp_path, config)
+        with pytest.raises(SettingsError):
+            from_engine(told(SMALL), "the-quarterly-review-of-everything")
         with_image(monkeypatch, driver="570.26")
         mistakes_in_file(tmp_path, SMALL)
     unsaid = [f"{room.name}:{line}" for room in rooms for line in sentences(room) if (str(room), line) not in run]
