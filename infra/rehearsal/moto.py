@@ -32,8 +32,8 @@ def answers(endpoint: str) -> bool:
     """Whether moto answers at an address."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{endpoint}/moto-api/data.json", timeout=_ANSWER_SECONDS) as answer:
-            return bool(answer.status == 200)
+        with opener.open(f"{endpoint}/moto-api/config", timeout=_ANSWER_SECONDS) as answer:
+            return bool(answer.status < 300)
     except OSError:
         return False
 
