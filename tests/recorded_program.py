@@ -1,22 +1,18 @@
-"""Fixture `program`: runs the Pulumi program without an engine and keeps what it asks for.
+"""Runs the Pulumi program without an engine and keeps what it asks for; tests use it through the fixture `program`.
 
-Test modules name it in `pytest_plugins`. Resources come out as they were asked for, with what AWS would add where the
-program goes on with it.
+Resources come out as they were asked for, with what AWS would add where the program goes on with it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import runpy
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pulumi
-import pytest
 from pulumi.runtime import mocks, rpc
 from pulumi.runtime.config import set_all_config
 
@@ -143,22 +139,6 @@ class Recorded:
 Program = Callable[[Config], Recorded]
 
 
-@pytest.fixture(autouse=True)
-def _event_loop() -> None:
-    """Pulumi's SDK takes the thread's event loop; a test before this one may have left none."""
-    asyncio.set_event_loop(asyncio.new_event_loop())
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    """Runs the program on a configuration; the kubeconfig of the local cluster is there."""
-    (tmp_path / "kubeconfig").write_text("{}")
-    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield run
-    set_all_config({})
-
-
 def run(config: Config) -> Recorded:
     """Run the program once."""
     recorder = Recorder()
@@ -172,7 +152,9 @@ def run(config: Config) -> Recorded:
         assert isinstance(stack, pulumi.runtime.stack.Stack)
         pulumi.Output.from_input(dict(stack.outputs)).apply(outputs.update)
 
-    pulumi.runtime.test(whole)()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pulumi_aws.s3 also brings what it warns of
+        pulumi.runtime.test(whole)()  # type: ignore[no-untyped-call]
     return Recorded(recorder.recorded, outputs)
 
 

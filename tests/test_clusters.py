@@ -16,6 +16,7 @@ from infra.clusters import (
     local_state_directory,
 )
 from infra.settings import Images, Kubeconfig, Settings
+from infra.settings.aws import Aws, AwsNetwork
 
 
 @pytest.fixture
@@ -111,3 +112,18 @@ def test_a_kubeconfig_that_cannot_be_read_is_named_with_its_key(path: str, reaso
     with pytest.raises(ClusterUnreachableError, match=reason) as caught:
         kubeconfig_of(elsewhere(path), "dev")
     assert "Correct trainyard:kubeconfig.path in Pulumi.dev.yaml" in str(caught.value)
+
+
+def test_an_eks_cluster_s_kubeconfig_is_written_by_the_aws_command(state: Path) -> None:
+    settings = Settings(
+        target="aws",
+        aws=Aws(region="us-east-2", network=AwsNetwork(zones=("us-east-2a", "us-east-2b"))),
+        images=Images(controller="registry.example/c:1", etcd="registry.example/e:1"),
+    )
+    write = f"aws eks update-kubeconfig --name trainyard-prod --region us-east-2 --kubeconfig {state / 'kubeconfig'}"
+    with pytest.raises(ClusterUnreachableError, match=f"no kubeconfig for the EKS cluster trainyard-prod.*{write}"):
+        kubeconfig_of(settings, "prod")
+    (state / "kubeconfig").write_text("{}")
+    access = kubeconfig_of(settings, "prod")
+    assert (access.path, access.context) == (state / "kubeconfig", None)
+    assert write in access.remedy, "what to do when it does not answer"
