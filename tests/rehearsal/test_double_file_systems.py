@@ -37,7 +37,7 @@ def test_a_lustre_file_system_is_made_grown_replaced_and_removed(engine: LittleE
     subnet = engine.subnet()
     vpc = engine.vpc_of(subnet)
     inputs: dict[str, Any] = {
-        "subnetIds": [subnet], "securityGroupIds": [group(engine, vpc, "lustre", 988)], "storageCapacity": 1200,
+        "subnetIds": subnet, "securityGroupIds": [group(engine, vpc, "lustre", 988)], "storageCapacity": 1200,
         "deploymentType": "PERSISTENT_2", "perUnitStorageThroughput": 250, "kmsKeyId": KEY, "storageType": "SSD",
         "dataCompressionType": "LZ4", "fileSystemTypeVersion": "2.15", "automaticBackupRetentionDays": 0,
         "metadataConfiguration": {"mode": "AUTOMATIC"}, "tags": {"Name": "dev"},
@@ -66,7 +66,7 @@ def test_a_lustre_file_system_is_made_grown_replaced_and_removed(engine: LittleE
 
     first = system.id
     other = engine.subnet("10.0.2.0/24", zone="b", vpc=vpc)
-    assert system.up(**{**inputs, "subnetIds": [other]}) == "replace"
+    assert system.up(**{**inputs, "subnetIds": other}) == "replace"
     assert system.id != first
     system.down()
     system.down()
@@ -76,10 +76,10 @@ def test_a_lustre_file_system_is_made_grown_replaced_and_removed(engine: LittleE
 
 
 def test_a_scratch_file_system_needs_few_words(engine: LittleEngine) -> None:
-    system = engine.made(LUSTRE, subnetIds=[engine.subnet()], storageCapacity=2400, deploymentType="SCRATCH_2")
+    system = engine.made(LUSTRE, subnetIds=engine.subnet(), storageCapacity=2400, deploymentType="SCRATCH_2")
     engine.boto("fsx").delete_file_system(FileSystemId=system.id)
     assert system.refresh() == "gone"
-    first = engine.made(LUSTRE, subnetIds=[engine.subnet()], storageCapacity=3600, deploymentType="SCRATCH_1")
+    first = engine.made(LUSTRE, subnetIds=engine.subnet(), storageCapacity=3600, deploymentType="SCRATCH_1")
     assert first["mountName"] == "fsx"
     first.down()
 
@@ -87,7 +87,7 @@ def test_a_scratch_file_system_needs_few_words(engine: LittleEngine) -> None:
 def test_lustre_comes_after_the_rule_that_lets_it_in(engine: LittleEngine) -> None:
     subnet = engine.subnet()
     closed = group(engine, engine.vpc_of(subnet), "closed", 443)
-    inputs = {"subnetIds": [subnet], "storageCapacity": 1200, "deploymentType": "SCRATCH_2"}
+    inputs = {"subnetIds": subnet, "storageCapacity": 1200, "deploymentType": "SCRATCH_2"}
     assert engine.refusal(LUSTRE, {**inputs, "securityGroupIds": [closed]}) == (
         "securityGroupIds: AWS would refuse this: none of the security groups lets Lustre in (TCP 988); where a rule of"
         " the program does, the file system must come after that rule: dependsOn"
@@ -102,7 +102,7 @@ def test_lustre_comes_after_the_rule_that_lets_it_in(engine: LittleEngine) -> No
     )
 
 
-BASE = {"subnetIds": ["subnet-0123456789abcdef0"], "storageCapacity": 1200}
+BASE = {"subnetIds": "subnet-0123456789abcdef0", "storageCapacity": 1200}
 PERSISTENT = {**BASE, "deploymentType": "PERSISTENT_2", "perUnitStorageThroughput": 250}
 SCRATCH = {**BASE, "deploymentType": "SCRATCH_2"}
 
@@ -131,8 +131,8 @@ SCRATCH = {**BASE, "deploymentType": "SCRATCH_2"}
         ({**PERSISTENT, "importPath": "s3://bucket"},
          "importPath: AWS would refuse this: PERSISTENT_2 is joined to a bucket by a data repository"),
         ({**PERSISTENT, "fileSystemTypeVersion": "2.10"}, "PERSISTENT_2 needs Lustre 2.12 or newer, not 2.10"),
-        ({**PERSISTENT, "subnetIds": ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]},
-         "subnetIds: AWS would refuse this: a Lustre file system is in one subnet, not in 2"),
+        ({**PERSISTENT, "subnetIds": ["subnet-0123456789abcdef0"]},
+         "subnetIds[0]: AWS would refuse this: must be text, is ['subnet-"),
         ({**PERSISTENT, "deploymentType": "PERSISTENT_3"},
          "deploymentType: AWS would refuse this: 'PERSISTENT_3' is not one of SCRATCH_1, SCRATCH_2"),
         ({**PERSISTENT, "automaticBackupRetentionDays": 0, "dailyAutomaticBackupStartTime": "03:00"},

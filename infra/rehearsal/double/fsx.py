@@ -72,6 +72,7 @@ class LustreFileSystem(Kind):
         given = only(**{theirs: inputs.get(ours) for ours, theirs in _CONFIGURATION.items()})
         metadata, log = inputs.get("metadataConfiguration"), inputs.get("logConfiguration")
         squash = inputs.get("rootSquashConfiguration")
+        subnet = inputs.get("subnetIds")  # Pulumi's is one, as AWS takes only one for Lustre
         if metadata is not None:
             given["MetadataConfiguration"] = only(Iops=metadata.get("iops"), Mode=metadata.get("mode"))
         if log is not None:
@@ -88,7 +89,7 @@ class LustreFileSystem(Kind):
                 FileSystemTypeVersion=inputs.get("fileSystemTypeVersion"),
                 StorageCapacity=inputs.get("storageCapacity"),
                 StorageType=inputs.get("storageType"),
-                SubnetIds=inputs.get("subnetIds"),
+                SubnetIds=None if subnet is None else [subnet],
                 SecurityGroupIds=inputs.get("securityGroupIds"),
                 KmsKeyId=inputs.get("kmsKeyId"),
                 Tags=tag_list(inputs.get("tags")),
@@ -113,9 +114,7 @@ class LustreFileSystem(Kind):
         backups, begins = inputs.get("automaticBackupRetentionDays"), inputs.get("dailyAutomaticBackupStartTime")
         if begins is not None and backups == 0:
             yield Failure("dailyAutomaticBackupStartTime", "only where backups are kept: automaticBackupRetentionDays")
-        subnets = inputs.get("subnetIds")
-        if isinstance(subnets, list) and len(subnets) != 1:
-            yield Failure("subnetIds", f"a Lustre file system is in one subnet, not in {len(subnets)}")
+        subnets = [inputs.get("subnetIds")]
         yield from network_mistakes(aws, subnets, "subnetIds", inputs.get("securityGroupIds"), "securityGroupIds",
                                     port=LUSTRE_PORT, what="Lustre")  # fmt: skip
 
@@ -134,7 +133,7 @@ class LustreFileSystem(Kind):
             **seen,
             "storageCapacity": system["StorageCapacity"],
             "storageType": system["StorageType"],
-            "subnetIds": system["SubnetIds"],
+            "subnetIds": system["SubnetIds"][0],
             "tags": tags_of(system.get("Tags")),
             **_computed(aws, system),
             **(aws.book.get(_CHANGES, id) or {}),
