@@ -56,7 +56,7 @@ class Cluster(Kind):
             upgradePolicy=inputs.get("upgradePolicy"),
             zonalShiftConfig=inputs.get("zonalShiftConfig"),
             deletionProtection=inputs.get("deletionProtection"),
-            tags=inputs.get("tags"),
+            tags=inputs.get("tags") or None,  # AWS takes no empty ones
         )
         names = {"resourcesVpcConfig": "vpcConfig", "logging": "enabledClusterLogTypes"}
         return [Call("eks", "CreateCluster", request, names)]

@@ -97,7 +97,7 @@ class Addon(_Booked):
             podIdentityAssociations=inputs.get("podIdentityAssociations"),
             resolveConflicts=inputs.get("resolveConflictsOnCreate"),
             serviceAccountRoleArn=inputs.get("serviceAccountRoleArn"),
-            tags=inputs.get("tags"),
+            tags=inputs.get("tags") or None,  # AWS takes no empty ones
         )
         return [Call("eks", self.creates, request, {"resolveConflicts": "resolveConflictsOnCreate"})]
 
@@ -141,7 +141,7 @@ class AccessEntry(_Booked):
             kubernetesGroups=inputs.get("kubernetesGroups"),
             type=inputs.get("type"),
             username=inputs.get("userName"),
-            tags=inputs.get("tags"),
+            tags=inputs.get("tags") or None,  # AWS takes no empty ones
         )
         return [Call("eks", self.creates, request, {"username": "userName"})]
 
@@ -244,8 +244,9 @@ class PodIdentityAssociation(_Booked):
     computed = frozenset({"associationArn", "associationId"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:  # noqa: D102
-        keys = ("clusterName", "namespace", "serviceAccount", "roleArn", "targetRoleArn", "disableSessionTags", "tags")
-        return [Call("eks", self.creates, only(**{key: inputs.get(key) for key in keys}))]
+        keys = ("clusterName", "namespace", "serviceAccount", "roleArn", "targetRoleArn", "disableSessionTags")
+        tags = inputs.get("tags") or None
+        return [Call("eks", self.creates, only(**{key: inputs.get(key) for key in keys}, tags=tags))]
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterable[Failure]:  # noqa: D102
         yield from role_rules(aws, "roleArn", inputs.get("roleArn"), for_pods=True)

@@ -51,7 +51,7 @@ class NodeGroup(Kind):
             version=inputs.get("version"),
             releaseVersion=inputs.get("releaseVersion"),
             remoteAccess=inputs.get("remoteAccess"),
-            tags=inputs.get("tags"),
+            tags=inputs.get("tags") or None,  # AWS takes no empty ones
             **_adjustable(inputs),
         )
         names = {"nodegroupName": "nodeGroupName", "nodeRole": "nodeRoleArn", "subnets": "subnetIds"}
@@ -304,7 +304,7 @@ def _adjustable(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a node group may change while it runs, in EKS's names."""
     return only(
         scalingConfig=inputs.get("scalingConfig"),
-        labels=inputs.get("labels"),
+        labels=inputs.get("labels") or None,
         taints=inputs.get("taints"),
         updateConfig=inputs.get("updateConfig"),
         nodeRepairConfig=inputs.get("nodeRepairConfig"),
