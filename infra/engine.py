@@ -28,6 +28,7 @@ Operation = Literal["up", "preview", "destroy", "refresh"]
 
 INTERRUPTED_ENDS = timedelta(seconds=30)
 """How long an interrupted engine may take for the step that it is at."""
+_LOOK_SECONDS = 0.2
 
 
 class EngineRunError(TrainyardError):
@@ -84,6 +85,7 @@ class Engine:
         operation: Operation,
         on_step: Callable[[str], None] = lambda _: None,
         within: timedelta | None = None,
+        stop: threading.Event | None = None,
     ) -> Summary:
         """Carry out an operation without asking back.
 
@@ -91,6 +93,7 @@ class Engine:
             operation: what to do.
             on_step: told the name of each resource when work on it begins.
             within: interrupt the engine after this long; absent: it may take as long as it wants.
+            stop: interrupt the engine when this is set.
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
@@ -105,7 +108,7 @@ class Engine:
             "preview": [],
         }[operation]
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
-            return self._events(operation, arguments, on_step, temporary, within)
+            return self._events(operation, arguments, on_step, temporary, within, stop)
 
     def _events(
         self,
@@ -114,6 +117,7 @@ class Engine:
         on_step: Callable[[str], None],
         temporary: str,
         within: timedelta | None,
+        stop: threading.Event | None,
     ) -> Summary:
         summary = Summary()
         problems: list[str] = []
@@ -137,7 +141,7 @@ class Engine:
                 start_new_session=True,
             )
             try:
-                with _interrupted_after(process, within):
+                with _interrupted_after(process, within), _interrupted_by(process, stop):
                     for event in _json_lines(process):
                         _take(event, summary, problems, failed, on_step)
                     process.wait()
@@ -262,6 +266,29 @@ def _interrupted_after(process: subprocess.Popen[str], within: timedelta | None)
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextlib.contextmanager
+def _interrupted_by(process: subprocess.Popen[str], stop: threading.Event | None) -> Iterator[None]:
+    """End a run, as on Ctrl-C, when somebody sees that it cannot succeed."""
+    if stop is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            if stop.wait(_LOOK_SECONDS):
+                process.send_signal(signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:

@@ -145,7 +145,7 @@ def environment(stack: str) -> dict[str, str]:
 
 
 def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:
-    from infra.rehearsal.inspection import raising_for_unscheduled  # noqa: PLC0415
+    from infra.rehearsal.inspection import pods_must_fit  # noqa: PLC0415
     from infra.rehearsal.tools import write_project  # noqa: PLC0415
 
     looks = operation == "preview"
@@ -153,8 +153,8 @@ def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name
         write_project(workspace.state, workspace.stack, CHECKOUT)
     with steps.step(name):
         engine = workspace.engine(PREVIEWING if looks else MUTATING)
-        with raising_for_unscheduled(workspace.access().path):
-            summary = engine.run(operation, steps.note)
+        with pods_must_fit(workspace.access().path) as hopeless:
+            summary = engine.run(operation, steps.note, stop=hopeless if operation == "up" else None)
         steps.note(summary.sentence(done=not looks))
     return summary
 

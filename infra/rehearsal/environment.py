@@ -59,7 +59,7 @@ class Rehearsal:
         self._engines = engines or {}
         self._progress = progress or Silent()
         self._processes = Processes(state)
-        self._control_plane = ControlPlane(state, self._engines, loopback_pods=False)
+        self._control_plane = ControlPlane(state, self._engines, like_cloud=True)
 
     def up(self, region: str) -> Connection:
         """Start whatever does not run, and return when all of it answers.

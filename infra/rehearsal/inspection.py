@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,10 @@ from lightkube.resources.core_v1 import Node, PersistentVolume, Pod
 from infra.errors import TrainyardError
 from infra.rehearsal.volumes import MADE_BY
 from infra.wiring.scheduling import EFA_RESOURCE, GPU_RESOURCE, POOL_LABEL
+
+PATIENCE = 20.0
+"""Seconds: pods wait that long for volumes to be bound, and for nodes to become ready, on a busy computer."""
+_LOOK_SECONDS = 2.0
 
 
 class UnscheduledError(TrainyardError):
@@ -58,23 +64,54 @@ def unscheduled(kubeconfig: Path) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def raising_for_unscheduled(kubeconfig: Path) -> Iterator[None]:
-    """When what is done here fails, say also which pods found no node: that is what a provider has waited for.
+def pods_must_fit(kubeconfig: Path) -> Iterator[threading.Event]:
+    """Watch, while something is done here, for pods that no node takes.
+
+    A provider waits ten minutes for what needs such a pod, and then does not always say why. No autoscaler acts in a
+    rehearsal, so a pod that fits no node now never will.
+
+    Yields:
+        An event that is set when a pod has found no node for `PATIENCE` seconds: to be ended then.
 
     Raises:
-        UnscheduledError: it failed, and there are such pods.
+        UnscheduledError: what was done failed, and there are such pods.
     """
+    hopeless, ended = threading.Event(), threading.Event()
+    watcher = threading.Thread(target=_watch, args=(kubeconfig, hopeless, ended), daemon=True)
+    watcher.start()
     try:
-        yield
+        yield hopeless
     except TrainyardError as error:
-        try:
-            waiting = unscheduled(kubeconfig)
-        except (ApiError, httpx2.HTTPError):
-            raise error from None
+        waiting = _unscheduled_or_none(kubeconfig)
         if not waiting:
             raise
         rows = "\n".join(f"  {one['pod']}: {one['reason']}" for one in waiting)
-        raise UnscheduledError(f"{error}\nPods that fit no node:\n{rows}") from error
+        raise UnscheduledError(
+            f"pods of the stack fit no node of its pools:\n{rows}\n{error}\n"
+            "No autoscaler acts in a rehearsal: the machines are those that each pool has at least."
+        ) from error
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(kubeconfig: Path, hopeless: threading.Event, ended: threading.Event) -> None:
+    since: dict[str, float] = {}
+    while not ended.wait(_LOOK_SECONDS):
+        now = time.monotonic()
+        waiting = {one["pod"] for one in _unscheduled_or_none(kubeconfig)}
+        since = {pod: since.get(pod, now) for pod in waiting}
+        if any(now - begin > PATIENCE for begin in since.values()):
+            hopeless.set()
+            return
+
+
+def _unscheduled_or_none(kubeconfig: Path) -> list[dict[str, str]]:
+    """Like `unscheduled`; nothing where the API server does not answer, which others will say."""
+    try:
+        return unscheduled(kubeconfig)
+    except (ApiError, httpx2.HTTPError):
+        return []
 
 
 def volumes_left(kubeconfig: Path) -> list[str]:

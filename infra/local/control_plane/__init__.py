@@ -67,7 +67,8 @@ class ControlPlane:
         state: The cluster's folder.
         engines: Paths of the programs, by the names in `COMPONENTS`.
         api_server_port: A port that the user fixed; else a free one is chosen and kept.
-        loopback_pods: Whether the pods' addresses are loopback ones, which no endpoints of Services can have.
+        like_cloud: As on a managed cluster, pods have addresses of their own, so that Services have endpoints, and
+            may be privileged where pod security lets them. Here pods are processes of this computer: neither holds.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class ControlPlane:
         engines: Mapping[str, Path],
         api_server_port: int | None = None,
         *,
-        loopback_pods: bool = True,
+        like_cloud: bool = False,
     ) -> None:
         self._state = state
-        self._controllers_off = CONTROLLERS_OFF + (ENDPOINT_CONTROLLERS if loopback_pods else ())
+        self._like_cloud = like_cloud
         self._engines = engines
         self._fixed_port = api_server_port
         self._processes = Processes(state)
@@ -291,6 +292,7 @@ class ControlPlane:
                 "authorization-mode": "Node,RBAC",
                 "enable-admission-plugins": "NodeRestriction",
                 "anonymous-auth": "false",
+                "allow-privileged": str(self._like_cloud).lower(),
                 "profiling": "false",
                 "service-cluster-ip-range": SERVICE_RANGE,
                 "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
@@ -306,6 +308,7 @@ class ControlPlane:
 
     def _start_controller_manager(self, certificates: Mapping[str, Pair]) -> None:
         pair = certificates[CONTROLLER_MANAGER]
+        off = CONTROLLERS_OFF if self._like_cloud else CONTROLLERS_OFF + ENDPOINT_CONTROLLERS
         signing = signing_key(self._state, self._folder / "service-account.key")
         config = self.write_kubeconfig(
             self._folder / "controller-manager.kubeconfig", pair, "system:kube-controller-manager"
@@ -328,7 +331,7 @@ class ControlPlane:
                 "root-ca-file": self.authority.pair.certificate,
                 "leader-elect": "false",
                 "profiling": "false",
-                "controllers": ",".join(["*", *(f"-{name}" for name in self._controllers_off)]),
+                "controllers": ",".join(["*", *(f"-{name}" for name in off)]),
                 "node-monitor-period": "2s",
                 "node-monitor-grace-period": f"{NODE_GRACE_SECONDS}s",
                 # A cluster of a few nodes that loses half of them is no sign of a broken network here.
