@@ -94,8 +94,11 @@ class LittleEngine:
         connection = Connection(endpoint, region, ACCOUNT, folder / "kubeconfig", "https://127.0.0.1:6443", "")
         self.aws = Aws(connection, folder)
         self.provider = Provider(lambda _region: self.aws)
-        configure = messages.ConfigureRequest(args=encode({"region": region}))
-        self.provider.Configure(configure, _Context())
+        self.configure({"region": region})
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Give the provider its settings, as the program has them."""
+        self.provider.Configure(messages.ConfigureRequest(args=encode(settings)), _Context())
 
     def boto(self, service: str) -> Any:
         """AWS seen from outside the double."""
