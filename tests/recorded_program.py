@@ -5,14 +5,17 @@ Resources come out as they were asked for, with what AWS would add where the pro
 
 from __future__ import annotations
 
+import asyncio
 import json
 import runpy
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pulumi
+import yaml
 from pulumi.runtime import mocks, rpc
 from pulumi.runtime.config import set_all_config
 
@@ -45,12 +48,21 @@ class Resource:
     """URNs of what it depends on."""
     urn: str
 
+    def statements(self, document: str = "policy") -> list[dict[str, Any]]:
+        """The statements of a policy document, each with its actions and resources as lists."""
+        found: list[dict[str, Any]] = json.loads(self.inputs[document])["Statement"]
+        for each in found:
+            for key in ("Action", "Resource"):
+                if isinstance(each.get(key), str):
+                    each[key] = [each[key]]
+        return found
+
 
 class Recorder(mocks.MockMonitor):
     """Takes the place of the engine's resource monitor, and keeps what it is asked."""
 
-    def __init__(self) -> None:
-        super().__init__(Answers())
+    def __init__(self, partition: str) -> None:
+        super().__init__(Answers(partition))
         self.recorded: list[Resource] = []
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - a method of the engine's protocol
@@ -76,11 +88,15 @@ class Recorder(mocks.MockMonitor):
 class Answers(mocks.Mocks):
     """What a cloud adds to what is asked for."""
 
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+        self._china = ("amazonaws.com.cn", "cn.com.amazonaws") if partition == "aws-cn" else None
+
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         known = dict(args.inputs)
         if args.typ.startswith("aws:"):
             service = args.typ.split(":")[1].split("/")[0]
-            known["arn"] = f"arn:{PARTITION}:{service}:{REGION}:{ACCOUNT}:{args.name}"
+            known["arn"] = f"arn:{self._partition}:{service}:{REGION}:{ACCOUNT}:{args.name}"
         match args.typ:
             case "aws:eks/cluster:Cluster":
                 known["endpoint"] = "https://control-plane.example"
@@ -101,12 +117,9 @@ class Answers(mocks.Mocks):
     def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
         match args.token:
             case "aws:index/getPartition:getPartition":
-                return {
-                    "partition": PARTITION,
-                    "dnsSuffix": "amazonaws.com",
-                    "reverseDnsPrefix": "com.amazonaws",
-                    "id": PARTITION,
-                }, []
+                suffix, prefix = self._china or ("amazonaws.com", "com.amazonaws")
+                names = {"partition": self._partition, "id": self._partition}
+                return names | {"dnsSuffix": suffix, "reverseDnsPrefix": prefix}, []
             case "aws:index/getCallerIdentity:getCallerIdentity":
                 return {"accountId": ACCOUNT, "arn": "", "id": ACCOUNT, "userId": "U"}, []
         raise AssertionError(f"the program calls nothing else, and now {args.token}")
@@ -139,23 +152,41 @@ class Recorded:
 Program = Callable[[Config], Recorded]
 
 
-def run(config: Config) -> Recorded:
-    """Run the program once."""
-    recorder = Recorder()
-    mocks.set_mocks(recorder.mocks, project="trainyard", stack=STACK, preview=False, monitor=recorder)
+def run(config: Config, *, stack: str = STACK, partition: str = PARTITION) -> Recorded:
+    """Run the program once.
+
+    Args:
+        config: the stack file's values.
+        stack: name of the stack.
+        partition: that of the AWS account.
+    """
+    asyncio.set_event_loop(
+        asyncio.new_event_loop()
+    )  # Pulumi's SDK takes the thread's; a test before may have left none
+    recorder, outputs, path = Recorder(partition), dict[str, Any](), list(sys.path)
+    mocks.set_mocks(recorder.mocks, project="trainyard", stack=stack, preview=False, monitor=recorder)
     set_all_config(as_the_engine_tells(config))
-    outputs: dict[str, Any] = {}
 
     def whole() -> None:
         runpy.run_path(str(PROGRAM))
-        stack = pulumi.runtime.get_root_resource()
-        assert isinstance(stack, pulumi.runtime.stack.Stack)
-        pulumi.Output.from_input(dict(stack.outputs)).apply(outputs.update)
+        root = pulumi.runtime.get_root_resource()
+        assert isinstance(root, pulumi.runtime.stack.Stack)
+        pulumi.Output.from_input(dict(root.outputs)).apply(outputs.update)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pulumi_aws.s3 also brings what it warns of
-        pulumi.runtime.test(whole)()  # type: ignore[no-untyped-call]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # pulumi_aws.s3 also brings what it warns of
+            pulumi.runtime.test(whole)()  # type: ignore[no-untyped-call]
+    finally:
+        sys.path[:] = path  # the program puts the checkout there
+        set_all_config({})
     return Recorded(recorder.recorded, outputs)
+
+
+def run_stack_file(name: str, **changes: Any) -> Recorded:
+    """Run the program on `Pulumi.<name>.yaml`, with some sections of `trainyard:` changed."""
+    values = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text(encoding="utf-8"))["config"]
+    return run({key.removeprefix("trainyard:"): value for key, value in values.items()} | changes, stack=name)
 
 
 def as_the_engine_tells(config: Config) -> dict[str, str]:
