@@ -312,8 +312,8 @@ def test_every_resource_has_a_parent_the_stack_s_provider_and_a_name_of_its_own(
     for each in objects:
         package = each.type.split(":")[0]
         assert each.parent in components, f"{each.name} has no component for a parent"
-        room = {"kubernetes": "trainyard:in_cluster:", "aws": "trainyard:aws:"}[package]
-        assert each.parent.split("::")[2].split("$")[-1].startswith(room)
+        room = each.parent.split("::")[2].split("$")[-1]
+        assert room.startswith("trainyard:aws:" if package == "aws" else ("trainyard:in_cluster:", "trainyard:aws:"))
         assert each.provider.startswith(providers[package].urn), f"{each.name} has another provider"
         if "metadata" in each.inputs:
             name = each.inputs["metadata"]["name"]

@@ -8,12 +8,14 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
+from infra.aws.researchers import Researchers
 from infra.aws.stack import AwsCluster
 from infra.catalog.versions import versions
 from infra.in_cluster.autoscaler import ClusterAutoscaler
 from infra.in_cluster.dcgm_exporter import DcgmExporter
 from infra.in_cluster.device_plugins import DevicePlugins
 from infra.in_cluster.namespaces import NodeAgentsNamespace
+from infra.in_cluster.network_policies import ClosedByDefault
 from infra.in_cluster.node_agents import node_agents_of
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.queue_plan import queue_plan
@@ -59,7 +61,7 @@ class AwsTarget:
         return CloudStorageClasses("storage-classes", plans=storage.classes, known=known, opts=self._there)
 
     def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
-        """Agents on the GPU machines, the autoscaler, and the queues."""
+        """Closed doors, agents on the GPU machines, the autoscaler, queues, and who may use them."""
         lock, kubernetes_version = versions(), self._made.kubernetes
         agents = node_agents_of(self._aws)
         namespace = NodeAgentsNamespace("node-agents", opts=self._there).node_agents
@@ -88,5 +90,8 @@ class AwsTarget:
             region=self._aws.region,
             opts=self._there,
         )
+        ClosedByDefault("closed-by-default", namespace=pods.namespace, opts=self._there)
+        if self._aws.access.researchers:
+            Researchers("researchers", namespace=jobs, opts=self._there)
         if (plan := queue_plan(self._aws)) is not None:
             Queues("queues", plan=plan, chart=lock.chart("kueue"), pods=pods, training=jobs, opts=self._there)

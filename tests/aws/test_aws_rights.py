@@ -109,6 +109,15 @@ def test_people_have_access_entries_and_researchers_only_in_the_jobs_namespace(p
     assert researcher["accessScope"] == {"type": "namespace", "namespaces": ["training"]}
 
 
+def test_researchers_run_jobs_which_eks_s_own_policy_does_not_know(prod: Recorded, dev: Recorded) -> None:
+    (entry,) = [each for each in prod.of("AccessEntry") if each.name == "access role/researcher"]
+    binding, role = prod.one("RoleBinding", "researchers").inputs, prod.one("Role", "researchers").inputs
+    assert entry.inputs["kubernetesGroups"] == [binding["subjects"][0]["name"]]
+    assert role["metadata"]["namespace"] == "training"
+    assert "elasticjobs" in role["rules"][0]["resources"]
+    assert not [each for each in dev.of("RoleBinding") if each.name == "researchers"], "dev names none"
+
+
 def test_the_key_is_used_by_services_only_on_behalf_of_this_account(prod: Recorded) -> None:
     """As `aws/ebs`: so the role of EC2 Auto Scaling needs no mention, which in a new account does not exist yet."""
     for each in prod.one("Key", "key").statements():
