@@ -102,6 +102,18 @@ def test_lustre_comes_after_the_rule_that_lets_it_in(engine: LittleEngine) -> No
     )
 
 
+def test_with_efa_the_throughput_of_lustre_is_for_ever(engine: LittleEngine) -> None:
+    inputs: dict[str, Any] = {
+        "subnetIds": engine.subnet(), "storageCapacity": 9600, "deploymentType": "PERSISTENT_2", "efaEnabled": True,
+        "perUnitStorageThroughput": 500, "metadataConfiguration": {"mode": "AUTOMATIC"},
+    }  # fmt: skip
+    system = engine.made(LUSTRE, **inputs)
+    with pytest.raises(RefusedError, match="with EFA the throughput stays what it was made with, 500 MB/s"):
+        system.up(**{**inputs, "perUnitStorageThroughput": 1000})
+    assert system.up(**{**inputs, "storageCapacity": 19200}) == "update"
+    system.down()
+
+
 BASE = {"subnetIds": "subnet-0123456789abcdef0", "storageCapacity": 1200}
 PERSISTENT = {**BASE, "deploymentType": "PERSISTENT_2", "perUnitStorageThroughput": 250}
 SCRATCH = {**BASE, "deploymentType": "SCRATCH_2"}
@@ -135,6 +147,7 @@ SCRATCH = {**BASE, "deploymentType": "SCRATCH_2"}
          "subnetIds[0]: AWS would refuse this: must be text, is ['subnet-"),
         ({**PERSISTENT, "deploymentType": "PERSISTENT_3"},
          "deploymentType: AWS would refuse this: 'PERSISTENT_3' is not one of SCRATCH_1, SCRATCH_2"),
+        ({**PERSISTENT, "dailyAutomaticBackupStartTime": "03:00"}, "only where backups are kept"),
         ({**PERSISTENT, "automaticBackupRetentionDays": 0, "dailyAutomaticBackupStartTime": "03:00"},
          "dailyAutomaticBackupStartTime: AWS would refuse this: only where backups are kept"),
         ({**PERSISTENT, "storageType": "HDD", "deploymentType": "PERSISTENT_1", "perUnitStorageThroughput": 12},

@@ -194,7 +194,8 @@ def _of_subscribers(where: str, notification: Any) -> Iterator[Failure]:
 def _filters(given: Any) -> Any:
     if given is None or given is UNKNOWN:
         return given
-    return {one.get("name"): one.get("values") for one in given if isinstance(one.get("name"), str)}
+    named = [(one.get("name"), one.get("values")) for one in given]
+    return {name: values for name, values in named if isinstance(name, str)}
 
 
 def _notification(notification: Any) -> dict[str, Any]:

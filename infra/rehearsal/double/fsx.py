@@ -112,7 +112,7 @@ class LustreFileSystem(Kind):
             yield from _size(deployment, storage, inputs)
             yield from _of_deployment(deployment, inputs)
         backups, begins = inputs.get("automaticBackupRetentionDays"), inputs.get("dailyAutomaticBackupStartTime")
-        if begins is not None and backups == 0:
+        if begins is not None and not backups:
             yield Failure("dailyAutomaticBackupStartTime", "only where backups are kept: automaticBackupRetentionDays")
         subnets = [inputs.get("subnetIds")]
         yield from network_mistakes(aws, subnets, "subnetIds", inputs.get("securityGroupIds"), "securityGroupIds",
@@ -149,8 +149,13 @@ class LustreFileSystem(Kind):
         before, after = old.get("storageCapacity"), new.get("storageCapacity")
         if before is not None and after is not None and after < before:
             raise AwsRefusedError(
-                f"AWS would refuse this: a Lustre file system only grows, and this one has {before} GiB, not {after}."
-                " For a smaller one give the resource another name, so that a new one is made, and copy the data"
+                f"a Lustre file system only grows, and this one has {before} GiB, not {after}: AWS's provider would"
+                " make an empty one in its place. If that is what you want, give the resource another name"
+            )
+        if new.get("efaEnabled") and old.get("perUnitStorageThroughput") != new.get("perUnitStorageThroughput"):
+            raise AwsRefusedError(
+                "AWS would refuse this: with EFA the throughput stays what it was made with,"
+                f" {old.get('perUnitStorageThroughput')} MB/s for each TiB"
             )
         changes = {name: new[name] for name in _CHANGEABLE if new.get(name) is not None}
         aws.book.put(_CHANGES, id, {**(aws.book.get(_CHANGES, id) or {}), **changes})

@@ -142,7 +142,7 @@ class Alias(Kind):
 
     token = "aws:kms/alias:Alias"  # noqa: S105 - a type token
     replace_on = frozenset({"name"})
-    computed = frozenset({"targetKeyArn"})
+    computed = recomputed = frozenset({"targetKeyArn"})
     tagged = False
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
