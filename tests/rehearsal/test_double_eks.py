@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from little_engine import ACCOUNT, LittleEngine, RefusedError, Resource, little_engine
+from pulumi.runtime.proto import provider_pb2 as messages
 
 from infra.catalog.instance_types import instance_type
 from infra.rehearsal.connection import Connection
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, encode
 from infra.rehearsal.nodes import Group
 from infra.wiring.interfaces import interfaces_of
 
@@ -145,10 +146,18 @@ def test_a_cluster_answers_where_the_rehearsal_does_and_goes_without_a_trace(
 def test_a_cluster_changes_only_as_eks_lets_it(engine: LittleEngine, role: str, subnets: list[str]) -> None:
     inputs = cluster_inputs(role, subnets, version="1.34", deletionProtection=True)
     cluster = engine.made(CLUSTER, **inputs)
-    with pytest.raises(RefusedError, match=r"one minor version at a time, not from 1\.34 to 1\.36"):
-        cluster.up(**{**inputs, "version": "1.36"})
-    with pytest.raises(RefusedError, match="goes from API to CONFIG_MAP never back"):
-        cluster.up(**{**inputs, "accessConfig": {**inputs["accessConfig"], "authenticationMode": "CONFIG_MAP"}})
+    by_config_map = {**inputs["accessConfig"], "authenticationMode": "CONFIG_MAP"}
+
+    def refused(**change: Any) -> str:
+        """What is said of a change, before anything is done."""
+        request = messages.CheckRequest(type=CLUSTER, olds=encode(inputs), news=encode({**inputs, **change}))
+        return "\n".join(failure.reason for failure in engine.provider.Check(request, None).failures)
+
+    assert "one minor version at a time and never back, not from 1.34 to 1.36" in refused(version="1.36")
+    assert "one minor version at a time and never back, not from 1.34 to 1.33" in refused(version="1.33")
+    assert "it cannot go back from API to CONFIG_MAP" in refused(accessConfig=by_config_map)
+    assert refused(version="1.35") == refused() == ""
+    assert refused(version="1.36", name="another") == ""  # made anew
     elsewhere = engine.subnet("10.0.1.0/24", zone="a")
     others = [elsewhere, engine.subnet("10.0.2.0/24", zone="b", vpc=engine.vpc_of(elsewhere))]
     with pytest.raises(RefusedError, match="a cluster stays in its VPC"):

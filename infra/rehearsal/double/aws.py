@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -75,6 +76,9 @@ class Aws:
             )
         self.partition = regions()[self.region]
         self._clients: dict[str, Any] = {}
+        self._making = (
+            Lock()
+        )  # the engine asks for several resources at a time, and boto3's sessions are for one thread
         self._folder = folder
 
     @cached_property
@@ -143,22 +147,26 @@ class Aws:
         return self.call(call.service, call.operation, absent=absent, **call.params)
 
     def _client(self, service: str) -> Any:
-        if service not in self._clients:
-            import boto3  # noqa: PLC0415 - see validation._session
-            from botocore.config import Config  # noqa: PLC0415
+        with self._making:
+            if service not in self._clients:
+                self._clients[service] = self._made(service)
+            return self._clients[service]
 
-            self._clients[service] = boto3.session.Session().client(
-                service,
-                region_name=self.region,
-                endpoint_url=self.connection.aws_endpoint_url,
-                aws_access_key_id="rehearsal",
-                aws_secret_access_key="rehearsal",  # noqa: S106 - moto asks for some, AWS would refuse these
-                config=Config(
-                    retries={"max_attempts": 1}, proxies={}, connect_timeout=5, read_timeout=60,
-                    s3={"addressing_style": "path"}, parameter_validation=False,
-                ),
-            )  # fmt: skip
-        return self._clients[service]
+    def _made(self, service: str) -> Any:
+        import boto3  # noqa: PLC0415 - see validation._session
+        from botocore.config import Config  # noqa: PLC0415
+
+        return boto3.session.Session().client(
+            service,
+            region_name=self.region,
+            endpoint_url=self.connection.aws_endpoint_url,
+            aws_access_key_id="rehearsal",
+            aws_secret_access_key="rehearsal",  # noqa: S106 - moto asks for some, AWS would refuse these
+            config=Config(
+                retries={"max_attempts": 1}, proxies={}, connect_timeout=5, read_timeout=60,
+                s3={"addressing_style": "path"}, parameter_validation=False,
+            ),
+        )  # fmt: skip
 
 
 class Book:

@@ -77,15 +77,25 @@ class Cluster(Kind):
             yield Failure("encryptionConfig.resources", "EKS encrypts secrets and nothing else")
         yield from role_rules(aws, "roleArn", inputs.get("roleArn"))
 
+    def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[Failure]:
+        """Upgrades go one minor version at a time, never back; so do the ways of knowing people."""
+        had, wanted = minor_of(old.get("version")), minor_of(new.get("version"))
+        if had is not None and wanted is not None and wanted not in {had, had + 1}:
+            yield Failure(
+                "version",
+                f"Kubernetes goes up one minor version at a time and never back, not from {old['version']} to"
+                f" {new['version']}",
+            )
+        before, after = authentication_mode(old), authentication_mode(new)
+        if {before, after} <= set(_MODES) and _MODES.index(after) < _MODES.index(before):
+            yield Failure("accessConfig.authenticationMode", f"it cannot go back from {before} to {after}")
+
     def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:  # noqa: D102
         name = inputs.get("name")
         return {"arn": name if name is UNKNOWN else aws.arn("eks", f"cluster/{name}")}
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
-        subnets = aws.call("ec2", "DescribeSubnets", SubnetIds=inputs["vpcConfig"]["subnetIds"])["Subnets"]
-        if len(vpcs := {subnet["VpcId"] for subnet in subnets}) != 1:
-            raise AwsRefusedError(f"AWS would refuse this: the cluster's subnets are in {len(vpcs)} VPCs, not in one")
-        (vpc,) = vpcs
+        vpc = _vpc_of(aws, inputs)
         made = aws.run(self.requests(inputs)[0])["cluster"]
         outputs = {
             "arn": made["arn"],
@@ -120,11 +130,15 @@ class Cluster(Kind):
             wanted = [{"types": list(_log_types(new)), "enabled": True}, {"types": types, "enabled": False}]
             logging = {"clusterLogging": [entry for entry in wanted if entry["types"]]}
             aws.call("eks", "UpdateClusterConfig", name=id, logging=logging)
-        self._change_mode(aws, id, old, new)
-        self._change_version(aws, id, old, new)
+        # moto has no operation for these; the requests must be right all the same.
+        if authentication_mode(old) != authentication_mode(new):
+            mode = {"authenticationMode": authentication_mode(new)}
+            aws.checked("eks", "UpdateClusterConfig", name=id, accessConfig=mode)
         for key in ("upgradePolicy", "zonalShiftConfig", "deletionProtection"):
             if old.get(key) != new.get(key):
                 aws.checked("eks", "UpdateClusterConfig", name=id, **{key: new.get(key)})
+        if old.get("version") != new.get("version"):
+            aws.checked("eks", "UpdateClusterVersion", name=id, version=new.get("version"))
         retag(aws, old["arn"], old, new)
         record = aws.book.get(CLUSTERS, id) or {}
         aws.book.put(CLUSTERS, id, {**record, **new, "vpcConfig": network})
@@ -150,34 +164,12 @@ class Cluster(Kind):
     @staticmethod
     def _network(aws: Aws, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: old["vpcConfig"].get(key) for key in ("clusterSecurityGroupId", "vpcId")}
-        subnets = aws.call("ec2", "DescribeSubnets", SubnetIds=new["vpcConfig"]["subnetIds"])["Subnets"]
-        if elsewhere := [subnet["SubnetId"] for subnet in subnets if subnet["VpcId"] != kept["vpcId"]]:
+        if (vpc := _vpc_of(aws, new)) != kept["vpcId"]:
             raise AwsRefusedError(
-                f"AWS would refuse this: a cluster stays in its VPC {kept['vpcId']}, and {', '.join(elsewhere)} are in"
-                " another. Give the cluster another name: it is then made anew"
+                f"AWS would refuse this: a cluster stays in its VPC {kept['vpcId']}, and the subnets are in {vpc}."
+                " Give the cluster another name: it is then made anew"
             )
         return {**new["vpcConfig"], **kept}
-
-    @staticmethod
-    def _change_mode(aws: Aws, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        before, after = authentication_mode(old), authentication_mode(new)
-        if before == after:
-            return
-        if _MODES.index(after) < _MODES.index(before):
-            raise AwsRefusedError(f"AWS would refuse this: authenticationMode goes from {before} to {after} never back")
-        aws.checked("eks", "UpdateClusterConfig", name=name, accessConfig={"authenticationMode": after})
-
-    @staticmethod
-    def _change_version(aws: Aws, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        before, after = old.get("version"), new.get("version")
-        if before == after or before is None or after is None:
-            return
-        step = int(after.split(".")[1]) - int(before.split(".")[1])
-        if step != 1:
-            raise AwsRefusedError(
-                f"AWS would refuse this: Kubernetes goes up one minor version at a time, not from {before} to {after}"
-            )
-        aws.checked("eks", "UpdateClusterVersion", name=name, version=after)
 
 
 def _cluster_security_group(aws: Aws, cluster: str, vpc: str, version: str) -> str:
@@ -197,9 +189,15 @@ def _cluster_security_group(aws: Aws, cluster: str, vpc: str, version: str) -> s
     )["GroupId"]
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
     aws.call("ec2", "AuthorizeSecurityGroupIngress", GroupId=group, IpPermissions=within)
-    if int(version.split(".")[1]) >= 33:  # since 1.33 EKS adds this, without which EFA fails (eksctl PR 8509)
+    if (minor_of(version) or 0) >= 33:  # since 1.33 EKS adds this, without which EFA fails (eksctl PR 8509)
         aws.call("ec2", "AuthorizeSecurityGroupEgress", GroupId=group, IpPermissions=within)
     return group
+
+
+def minor_of(version: Any) -> int | None:
+    """The minor version of `1.35`; None where it is not known or not of this form."""
+    found = re.fullmatch(r"1\.(\d+)", version) if isinstance(version, str) else None
+    return int(found[1]) if found else None
 
 
 def _vpc_request(inputs: Mapping[str, Any]) -> Any:
@@ -208,6 +206,22 @@ def _vpc_request(inputs: Mapping[str, Any]) -> Any:
         return network
     computed = {"clusterSecurityGroupId", "vpcId"}
     return {key: value for key, value in network.items() if key not in computed and value is not None}
+
+
+def _vpc_of(aws: Aws, inputs: Mapping[str, Any]) -> str:
+    ids = inputs["vpcConfig"]["subnetIds"]
+    answer = aws.call("ec2", "DescribeSubnets", absent=GONE, SubnetIds=ids)
+    if answer is None:
+        raise AwsRefusedError(
+            f"AWS would refuse this: not all of the subnets {', '.join(ids)} exist. A rehearsal has only what its stack"
+            " makes: to rehearse, leave out trainyard:aws.network.vpcId and privateSubnets"
+        )
+    vpcs = sorted({subnet["VpcId"] for subnet in answer["Subnets"]})
+    if len(vpcs) != 1:
+        raise AwsRefusedError(
+            f"AWS would refuse this: the cluster's subnets are in {' and '.join(vpcs)}, not in one VPC"
+        )
+    return str(vpcs[0])
 
 
 def _logging(inputs: Mapping[str, Any]) -> Any:

@@ -84,6 +84,10 @@ class Kind(abc.ABC):
         """What AWS enforces beyond its models; may look at what exists already through `aws`."""
         return ()
 
+    def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[Failure]:  # noqa: ARG002
+        """What AWS refuses to change in place, from old to new inputs; not asked where a change replaces."""
+        return ()
+
     def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:  # noqa: ARG002
         """Outputs that follow from the inputs (an ARN with the name in it), also in a preview."""
         return {}

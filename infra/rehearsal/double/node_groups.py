@@ -102,6 +102,8 @@ class NodeGroup(Kind):
         if not answer or record is None:
             return None
         found = answer["nodegroup"]
+        if _as_set(record.get("taints")) == _as_set(found.get("taints")):
+            found["taints"] = record.get("taints")  # to EKS they are a set: the program's order is as good as any
         seen = {
             "scalingConfig": found["scalingConfig"],
             "labels": found.get("labels") or {},
@@ -309,6 +311,10 @@ def _adjustable(inputs: Mapping[str, Any]) -> dict[str, Any]:
         updateConfig=inputs.get("updateConfig"),
         nodeRepairConfig=inputs.get("nodeRepairConfig"),
     )
+
+
+def _as_set(taints: Any) -> set[tuple[Any, ...]]:
+    return {(taint["key"], taint.get("value"), taint["effect"]) for taint in taints or []}
 
 
 def _has_efa(template: Mapping[str, Any] | None) -> bool:

@@ -17,7 +17,7 @@ from pulumi.runtime.proto import provider_pb2 as messages
 
 from infra.errors import TrainyardError
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Kind, failures
+from infra.rehearsal.double.kind import Failure, Kind, failures
 from infra.rehearsal.double.registry import UnknownTypeError, kind_of
 from infra.rehearsal.double.validation import regions
 from infra.rehearsal.double.values import UNKNOWN, decode, encode, has_unknown, secret_members
@@ -98,8 +98,12 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
                 inputs=request.news, failures=[messages.CheckFailure(property="", reason=str(error))]
             )
         inputs = self._tagged(kind, request.news)
+        old, new = decode(request.olds), decode(inputs)
         with _told(context):
-            found = failures(kind, decode(inputs), self._ready())
+            found = failures(kind, new, self._ready())
+        if request.HasField("olds") and not _difference(old, new, kind.replace_on, delete_first=False).replaces:
+            refused = kind.changes(old, new)
+            found += [Failure(each.path, f"AWS would refuse this: {each.reason}") for each in refused]
         return messages.CheckResponse(
             inputs=inputs,
             failures=[messages.CheckFailure(property=failure.path, reason=failure.reason) for failure in found],
