@@ -63,7 +63,7 @@ def changed(document: dict[str, Any], **members: object) -> dict[str, Any]:
         ({"Version": "2012-10-17"}, IDENTITY, "Statement: a policy needs at least one statement"),
         (READ_PREFIX | {"Statements": []}, IDENTITY, "Statements: no such key; known are Id, Statement, Version"),
         (READ_PREFIX | {"Statement": ["all"]}, IDENTITY, 'Statement[0]: a statement is an object, not "all"'),
-        (READ_PREFIX | {"Statement": [READ_PREFIX["Statement"][0]] * 2}, IDENTITY,  # type: ignore[index]
+        (READ_PREFIX | {"Statement": [READ_PREFIX["Statement"][0]] * 2}, IDENTITY,
          "Statement[1].Sid: 'List' stands at another statement already"),
         (changed(READ_PREFIX, Effect="allow"), IDENTITY, 'Statement[0].Effect: "Allow" or "Deny", not "allow"'),
         (changed(READ_PREFIX, Effect=None), IDENTITY, 'Statement[0].Effect: "Allow" or "Deny", not nothing'),

@@ -226,8 +226,8 @@ def _locked_out(policy: object, aws: Aws) -> Iterator[Failure]:
 
 
 def _allows(statement: Mapping[str, object], action: str) -> bool:
-    patterns = words_of(statement.get("Action"))
-    return statement.get("Effect") == "Allow" and any(fnmatchcase(action, pattern) for pattern in patterns)
+    patterns = [pattern.lower() for pattern in words_of(statement.get("Action"))]  # IAM doesn't mind the case
+    return statement.get("Effect") == "Allow" and any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
 
 
 def _principals(statement: Mapping[str, object], kind: str) -> set[str]:
