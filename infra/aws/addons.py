@@ -30,7 +30,8 @@ class AddonPlan:
     """EKS's name."""
     before_nodes: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Configuration, by the add-on's own schema; what is not said here is EKS's default."""
+    """Configuration by the add-on's own schema, which EKS holds it to: what a schema does not have is refused. What is
+    not said here is the default."""
     service_account: str | None = None
     """The one that needs rights in AWS; None: it needs none."""
     aws_policies: tuple[str, ...] = ()
@@ -44,9 +45,12 @@ _ON_SYSTEM = {"nodeSelector": {POOL_LABEL: SYSTEM_POOL}}
 
 
 def addon_plans(aws: Aws) -> list[AddonPlan]:
-    """The add-ons of a stack. Node agents tolerate the taints of its pools by the same list as the stack's own."""
+    """The add-ons of a stack.
+
+    Those that run on every machine tolerate every taint by default, network, proxy, identity and drivers of volumes
+    alike (values of their charts), all but one.
+    """
     taints = node_agent_tolerations(aws.node_pools)
-    everywhere = {"node": {"tolerateAllTaints": True}}
     plans = [
         AddonPlan(
             "vpc-cni",
@@ -59,15 +63,15 @@ def addon_plans(aws: Aws) -> list[AddonPlan]:
         AddonPlan("kube-proxy", before_nodes=True),
         AddonPlan("eks-pod-identity-agent", before_nodes=True),
         AddonPlan("coredns", values=_ON_SYSTEM),
-        AddonPlan("metrics-server", values=_ON_SYSTEM),
+        AddonPlan("metrics-server"),
         AddonPlan(
             "aws-ebs-csi-driver",
-            values={"controller": _ON_SYSTEM, **everywhere},
+            values={"controller": _ON_SYSTEM, "node": {"tolerateAllTaints": True}},
             service_account="ebs-csi-controller-sa",
             aws_policies=("service-role/AmazonEBSCSIDriverPolicy",),
             uses_key=True,
         ),
-        # By default its DCGM server tolerates nothing: on tainted GPU machines it does not land, and a broken GPU is
+        # By default its DCGM server tolerates nothing: it does not land on tainted GPU machines, and a broken GPU is
         # never reported.
         AddonPlan(
             "eks-node-monitoring-agent",
@@ -78,14 +82,14 @@ def addon_plans(aws: Aws) -> list[AddonPlan]:
         plans.append(
             AddonPlan(
                 "aws-efs-csi-driver",
-                values={"controller": _ON_SYSTEM, "node": {"tolerations": [{"operator": "Exists"}]}},
+                values={"controller": _ON_SYSTEM},
                 service_account="efs-csi-controller-sa",
                 aws_policies=("service-role/AmazonEFSCSIDriverPolicy",),
             )
         )
     if aws.storage.lustre:
         # The volume is the stack's own file system: the driver mounts it and makes none, so it needs no rights in AWS.
-        plans.append(AddonPlan("aws-fsx-csi-driver", values={"controller": _ON_SYSTEM, **everywhere}))
+        plans.append(AddonPlan("aws-fsx-csi-driver"))
     return plans
 
 

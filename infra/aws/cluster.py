@@ -31,6 +31,8 @@ class Cluster(pulumi.ComponentResource):
     """The cluster's name, as plain text: what is named after it."""
     name: pulumi.Output[str]
     """The same as an output: whoever uses it comes after the cluster."""
+    version: pulumi.Output[str]
+    """Minor version of Kubernetes, as an output for the same reason."""
     security_group_id: pulumi.Output[str]
     """The group that EKS makes: control plane and machines reach each other through it."""
     access: list[pulumi.Resource]
@@ -107,7 +109,7 @@ class Cluster(pulumi.ComponentResource):
                 depends_on=[logs, *identity.attachments],
             ),
         )
-        self.cluster, self.name = cluster, eks.name
+        self.cluster, self.name, self.version = cluster, eks.name, eks.version
         self.security_group_id = eks.vpc_config.cluster_security_group_id
         self.access = _access(eks.name, aws.access, account, jobs_namespace, pulumi.ResourceOptions(parent=self))
         self.kubeconfig = pulumi.Output.all(
@@ -134,7 +136,7 @@ def _access(
     # EKS's policy for editors knows the objects of Kubernetes; what it does not know (ElasticJobs) comes by the group.
     people += [(arn, "AmazonEKSEditPolicy", [RESEARCHERS]) for arn in access.researchers]
     for arn, policy, groups in people:
-        who = arn.split(":", 5)[-1]  # role/name: the ARN's end says whose entry it is
+        who = arn.split(":", 4)[-1]  # 123456789012:role/name
         entry = AccessEntry(
             f"access {who}", cluster_name=cluster, principal_arn=arn, kubernetes_groups=groups, opts=child
         )

@@ -164,6 +164,7 @@ class NodePool(pulumi.ComponentResource):
             capacity_type=plan.capacity_type,
             instance_types=None if plan.type_in_template else list(plan.instance_types),
             ami_type=plan.ami_type,
+            version=cluster.version,
             release_version=plan.release_version,
             launch_template=NodeGroupLaunchTemplateArgs(
                 id=template.id, version=template.latest_version.apply(lambda version: str(int(version)))

@@ -55,10 +55,17 @@ def test_so_does_the_server_of_the_node_monitoring_agent(prod: Recorded) -> None
         assert all(tolerated(taint, values[part]["tolerations"]) for taint in taints(prod)), part
 
 
-@pytest.mark.parametrize("addon", ["aws-ebs-csi-driver", "aws-efs-csi-driver", "aws-fsx-csi-driver"])
-def test_so_do_the_drivers_of_volumes_on_the_nodes(prod: Recorded, addon: str) -> None:
-    node = json.loads(prod.one("Addon", addon).inputs["configurationValues"])["node"]
-    assert node in ({"tolerateAllTaints": True}, {"tolerations": [{"operator": "Exists"}]})
+def test_add_ons_are_told_only_what_their_schemas_know(prod: Recorded) -> None:
+    """EKS refuses anything else when it creates them; what is not said is a default that tolerates all taints."""
+    told = {each.inputs["addonName"]: each.inputs.get("configurationValues", "{}") for each in prod.of("Addon")}
+    system = {"nodeSelector": {"trainyard.dev/pool": "system"}}
+    del told["eks-node-monitoring-agent"]
+    assert {name: json.loads(values) for name, values in told.items() if values != "{}"} == {
+        "vpc-cni": {"enableNetworkPolicy": "true"},
+        "coredns": system,
+        "aws-ebs-csi-driver": {"controller": system, "node": {"tolerateAllTaints": True}},
+        "aws-efs-csi-driver": {"controller": system},
+    }
 
 
 @pytest.mark.parametrize(("kind", "name"), CONTROL)
@@ -97,7 +104,7 @@ def test_everything_in_the_cluster_comes_after_machines_add_ons_rights_and_file_
     provider = next(each for each in prod.resources if each.type == "pulumi:providers:kubernetes")
     kinds = ("NodeGroup system-nodes", "Addon vpc-cni", "Addon aws-ebs-csi-driver", "Addon aws-fsx-csi-driver",
              "PodIdentityAssociation autoscaler-cluster-autoscaler", "PodIdentityAssociation training-default",
-             "AccessPolicyAssociation access role/platform-admin AmazonEKSClusterAdminPolicy",
+             "AccessPolicyAssociation access 111122223333:role/platform-admin AmazonEKSClusterAdminPolicy",
              "MountTarget efs-us-east-2a", "SecurityGroupIngressRule lustre-from-nodes-988")  # fmt: skip
     for each in kinds:
         kind, name = each.split(" ", 1)

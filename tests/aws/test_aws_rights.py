@@ -101,8 +101,8 @@ def test_jobs_read_data_sets_and_write_checkpoints_and_nothing_beside_them(prod:
 def test_people_have_access_entries_and_researchers_only_in_the_jobs_namespace(prod: Recorded) -> None:
     assert prod.one("Cluster", "cluster").inputs["accessConfig"]["authenticationMode"] == "API"
     granted = {each.name: each.inputs for each in prod.of("AccessPolicyAssociation")}
-    admin = granted["access role/platform-admin AmazonEKSClusterAdminPolicy"]
-    researcher = granted["access role/researcher AmazonEKSEditPolicy"]
+    admin = granted["access 111122223333:role/platform-admin AmazonEKSClusterAdminPolicy"]
+    researcher = granted["access 111122223333:role/researcher AmazonEKSEditPolicy"]
     assert len(granted) == 2
     assert admin["policyArn"] == "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
     assert admin["accessScope"] == {"type": "cluster"}
@@ -110,7 +110,7 @@ def test_people_have_access_entries_and_researchers_only_in_the_jobs_namespace(p
 
 
 def test_researchers_run_jobs_which_eks_s_own_policy_does_not_know(prod: Recorded, dev: Recorded) -> None:
-    (entry,) = [each for each in prod.of("AccessEntry") if each.name == "access role/researcher"]
+    (entry,) = [each for each in prod.of("AccessEntry") if each.name == "access 111122223333:role/researcher"]
     binding, role = prod.one("RoleBinding", "researchers").inputs, prod.one("Role", "researchers").inputs
     assert entry.inputs["kubernetesGroups"] == [binding["subjects"][0]["name"]]
     assert role["metadata"]["namespace"] == "training"
