@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from little_engine import LittleEngine, RefusedError, little_engine
+from little_engine import LittleEngine, RefusedError, Resource, little_engine
 
 from infra.catalog.instance_types import instance_type
 from infra.rehearsal.double.values import UNKNOWN
@@ -390,11 +390,24 @@ def test_placement_groups_are_kept_beside_moto(engine: LittleEngine) -> None:
     assert group.refresh() == "gone"
 
 
-def test_a_vpc_with_something_in_it_is_not_removed(engine: LittleEngine) -> None:
+def test_what_others_need_is_removed_after_them(engine: LittleEngine) -> None:
     vpc = engine.made(VPC, cidrBlock="10.6.0.0/16")
     subnet = engine.made(SUBNET, vpcId=vpc.id, cidrBlock="10.6.1.0/24")
-    with pytest.raises(RefusedError, match="DependencyViolation"):
-        vpc.down()
+    gateway = engine.made(GATEWAY, vpcId=vpc.id)
+    address = engine.made(EIP, domain="vpc")
+    nat = engine.made(NAT, subnetId=subnet.id, allocationId=address["allocationId"])
+    group = engine.made(GROUP, name="last", vpcId=vpc.id)
+
+    def refused(resource: Resource) -> str:
+        with pytest.raises(RefusedError, match="DependencyViolation") as said:
+            resource.down()
+        return str(said.value)
+
+    assert nat.id in refused(gateway)
+    nat.down()
+    gateway.down()
     subnet.down()
-    vpc.down()
-    assert vpc.refresh() == "gone"
+    assert group.id in refused(vpc)
+    for each in (group, address, vpc):
+        each.down()
+        assert each.refresh() == "gone"

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from infra.rehearsal.double.aws import Aws
+from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
 from infra.rehearsal.double.values import UNKNOWN
@@ -58,7 +58,7 @@ class Vpc(Ec2Kind):
 
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
         vpc = item["VpcId"]
-        within = [{"Name": "vpc-id", "Values": [vpc]}]
+        within = _in_vpc(vpc)
         tables = aws.call("ec2", "DescribeRouteTables", Filters=within)["RouteTables"]
         main = next((t["RouteTableId"] for t in tables if any(a.get("Main") for a in t["Associations"])), None)
         acls = aws.call("ec2", "DescribeNetworkAcls", Filters=within)["NetworkAcls"]
@@ -82,7 +82,19 @@ class Vpc(Ec2Kind):
         retag(aws, id, old, new)
         return {}
 
-    def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002, D102
+    def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002
+        """Refused while something is in it, as by AWS; moto itself only looks for subnets and route tables."""
+        groups = aws.call("ec2", "DescribeSecurityGroups", Filters=_in_vpc(id))["SecurityGroups"]
+        attached = [{"Name": "attachment.vpc-id", "Values": [id]}]
+        gateways = aws.call("ec2", "DescribeInternetGateways", Filters=attached)["InternetGateways"]
+        inside = [group["GroupId"] for group in groups if group["GroupName"] != "default"]
+        inside += [gateway["InternetGatewayId"] for gateway in gateways]
+        if inside:
+            raise AwsRefusedError(
+                f"AWS refused ec2:DeleteVpc with DependencyViolation: the vpc {id} has dependencies and cannot be"
+                f" deleted: {', '.join(inside)}. Let their resources depend on it, so that they go first",
+                "DependencyViolation",
+            )
         aws.call("ec2", "DeleteVpc", absent=GONE, VpcId=id)
 
     @staticmethod
@@ -212,9 +224,18 @@ class InternetGateway(Ec2Kind):
 
     @staticmethod
     def _detach(aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002
-        if state.get("vpcId"):
-            absent = {*GONE, "Gateway.NotAttached"}
-            aws.call("ec2", "DetachInternetGateway", absent=absent, InternetGatewayId=id, VpcId=state["vpcId"])
+        """Refused while addresses of the VPC are reached through it, as by AWS; moto does not look."""
+        if not (vpc := state.get("vpcId")):
+            return
+        gateways = aws.call("ec2", "DescribeNatGateways", Filter=_in_vpc(vpc))["NatGateways"]
+        if using := [each["NatGatewayId"] for each in gateways if each["State"] not in NatGateway.gone_states]:
+            raise AwsRefusedError(
+                f"AWS refused ec2:DetachInternetGateway with DependencyViolation: {vpc} has some mapped public"
+                f" addresses, those of {', '.join(using)}. Let these depend on the internet gateway, so that they go first",
+                "DependencyViolation",
+            )
+        absent = {*GONE, "Gateway.NotAttached"}
+        aws.call("ec2", "DetachInternetGateway", absent=absent, InternetGatewayId=id, VpcId=vpc)
 
 
 class Eip(Ec2Kind):
@@ -585,9 +606,13 @@ class FlowLog(Ec2Kind):
 
 def default_security_group(aws: Aws, vpc: str) -> Mapping[str, Any]:
     """The security group that every VPC has, as EC2 describes it."""
-    filters = [{"Name": "vpc-id", "Values": [vpc]}, {"Name": "group-name", "Values": ["default"]}]
+    filters = [*_in_vpc(vpc), {"Name": "group-name", "Values": ["default"]}]
     found: Mapping[str, Any] = aws.call("ec2", "DescribeSecurityGroups", Filters=filters)["SecurityGroups"][0]
     return found
+
+
+def _in_vpc(vpc: str) -> list[dict[str, Any]]:
+    return [{"Name": "vpc-id", "Values": [vpc]}]
 
 
 def _cidr_rule(key: str, value: Any) -> Iterator[Failure]:
