@@ -35,9 +35,9 @@ from training.controller.certificates import CLIENT_SECRET, client_rules, system
 
 _NAME = "etcd-certificates"
 _LABELS = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
-_DAILY = "23 3 * * *"
-"""Certificates are renewed months before they end; daily, so that a user who was lost with etcd's volumes is back the
-next day at the latest."""
+_HOURLY = "23 * * * *"
+"""Certificates are renewed months before they end. By the hour, because an etcd that lost all its volumes starts again
+without users, and is open until this has run."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class EtcdSecurity:
             name,
             metadata=self._metadata(name),
             spec=CronJobSpecArgs(
-                schedule=_DAILY,
+                schedule=_HOURLY,
                 concurrency_policy="Forbid",
                 successful_jobs_history_limit=1,
                 failed_jobs_history_limit=3,

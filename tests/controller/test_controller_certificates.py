@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -193,10 +194,7 @@ class TestLoginOfWorkers:
 @contextlib.contextmanager
 def members(folder: Path, store: Store, count: int) -> Iterator[str]:
     """A real etcd with the certificates of a store; yields the URL of a member."""
-    for name in (SERVER_SECRET, PEER_SECRET):
-        (folder / name).mkdir()
-        for field, value in store.secrets["trainyard-system", name].items():
-            (folder / name / field).write_bytes(value)
+    put_into(folder, store)
     ports = [(free_port(), free_port()) for _ in range(count)]
     cluster = ",".join(f"m{index}=https://localhost:{peer}" for index, (_, peer) in enumerate(ports))
     server, peer_files = folder / SERVER_SECRET, folder / PEER_SECRET
@@ -232,6 +230,26 @@ def members(folder: Path, store: Store, count: int) -> Iterator[str]:
             end(process)
 
 
+def put_into(folder: Path, store: Store) -> None:
+    for name in (SERVER_SECRET, PEER_SECRET):
+        (folder / name).mkdir(exist_ok=True)
+        for field, value in store.secrets["trainyard-system", name].items():
+            (folder / name / field).write_bytes(value)
+
+
+def shown_by(store: Store, url: str) -> int:
+    """Serial number of the certificate that a member shows to who connects now."""
+    (endpoint,), _ = parse_endpoints(url)
+    context = ssl.create_default_context(cadata=store.secrets["training", CLIENT_SECRET][AUTHORITY].decode())
+    with (
+        socket.create_connection((endpoint.host, endpoint.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=endpoint.host) as connection,
+    ):
+        shown = connection.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
 def client_of(store: Store, url: str, *, tls: bool = True, password: str | None = None) -> EtcdClient:
     authority = store.secrets["training", CLIENT_SECRET][AUTHORITY].decode()
     return EtcdClient(
@@ -251,8 +269,14 @@ def store() -> Store:
 
 
 @pytest.fixture(scope="module")
-def url(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with members(tmp_path_factory.mktemp("etcd"), store, 3) as url:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the members find the Secrets, as in a pod."""
+    return tmp_path_factory.mktemp("etcd")
+
+
+@pytest.fixture(scope="module")
+def url(store: Store, folder: Path) -> Iterator[str]:
+    with members(folder, store, 3) as url:
         yield url
 
 
@@ -295,6 +319,13 @@ class TestAuthenticate:
         issue(store, NAMES)
         assert authenticate(store, NAMES, url) is True
         client_of(store, url, password=store.secrets["training", CLIENT_SECRET][PASSWORD].decode()).check()
+
+    def test_a_renewed_certificate_needs_no_restart(self, store: Store, url: str, folder: Path) -> None:
+        before = shown_by(store, url)
+        del store.secrets["trainyard-system", SERVER_SECRET]
+        assert issue(store, NAMES) == [SERVER_SECRET]
+        put_into(folder, store)  # as the kubelet does with Secrets that are mounted
+        assert shown_by(store, url) == store.certificate(SERVER_SECRET).serial_number != before
 
     def test_another_root_is_told_with_what_to_do(self, store: Store, url: str) -> None:
         lost = Store()

@@ -126,7 +126,7 @@ def test_a_job_trains_through_it_while_a_member_is_away(stack: SecureStack) -> N
 
 
 def test_upkeep_finds_nothing_to_do(stack: SecureStack) -> None:
-    """A daily run that changed users would cost running jobs a login."""
+    """A run that changed users each hour would cost running jobs a login."""
     system = ("-n", "trainyard-system")
     stack.kubectl("create", "job", *system, "--from=cronjob/etcd-upkeep", "by-hand")
     stack.kubectl("wait", *system, "--for=condition=complete", "--timeout=30s", "job/by-hand")

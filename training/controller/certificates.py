@@ -1,6 +1,6 @@
 """`python -m training.controller.certificates`: keys, certificates and users of the jobs' etcd, made in the cluster.
 
-A Job of the stack runs this before etcd starts (certificates), one after (users), and a CronJob once a day (both). What
+A Job of the stack runs this before etcd starts (certificates), one after (users), and a CronJob each hour (both). What
 is there and good stays as it is, so it may run as often as anybody likes:
 
 | Secret           | in                   | holds |
@@ -276,7 +276,8 @@ def authenticate(store: Secrets, names: Names, endpoint: str, *, patience: timed
         raise SetupError(
             f"etcd at {endpoint} knows another password of root than secret {ROOT_SECRET} in {names.namespace}. Bring"
             f" that secret back, or give up etcd's volumes with what is in them (running jobs make their rendezvous"
-            f" anew): kubectl -n {names.namespace} delete statefulset etcd, then `pulumi up`"
+            f" anew): kubectl -n {names.namespace} delete statefulset etcd; pulumi up --refresh; kubectl -n"
+            f" {names.namespace} create job --from=cronjob/etcd-upkeep etcd-passwords"
         )
     administrator = stranger if was_open else root
     administrator.set_role(RENDEZVOUS_USER, rendezvous_permissions())
