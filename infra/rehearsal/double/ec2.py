@@ -231,7 +231,7 @@ class InternetGateway(Ec2Kind):
         if using := [each["NatGatewayId"] for each in gateways if each["State"] not in NatGateway.gone_states]:
             raise AwsRefusedError(
                 f"AWS refused ec2:DetachInternetGateway with DependencyViolation: {vpc} has some mapped public"
-                f" addresses, those of {', '.join(using)}. Let these depend on the internet gateway, so that they go first",
+                f" addresses, those of {', '.join(using)}. Let these depend on the gateway, so that they go first",
                 "DependencyViolation",
             )
         absent = {*GONE, "Gateway.NotAttached"}
