@@ -161,46 +161,17 @@ class Engine:
             )
         return summary
 
-    def lift_protection(self) -> None:
-        """Let `destroy` delete also what the stack protects or would leave behind, by the stack's record alone.
-
-        Only for a stack whose resources are stand-ins: nothing that is real should lose its protection this way.
-
-        Raises:
-            EngineRunError: the record cannot be read or written.
-        """
-        record = json.loads(self._ask(["stack", "export", "--stack", self.stack]))
-        kept = [r for r in record["deployment"].get("resources") or () if r.get("protect") or r.get("retainOnDelete")]
-        for resource in kept:
-            resource.pop("protect", None)
-            resource.pop("retainOnDelete", None)
-        if kept:
-            self._ask(["stack", "import", "--stack", self.stack], json.dumps(record))
-
     def _variables(self) -> dict[str, str]:
         """The engine's environment: the user's, less what is hidden, and ours."""
         theirs = {name: value for name, value in os.environ.items() if not name.startswith(self.hidden)}
         return {**theirs, **self.environment}
 
-    def _ask(self, arguments: list[str], given: str = "") -> str:
-        """Run the CLI for an answer.
-
-        Raises:
-            EngineRunError: it has none.
-        """
-        done = self._call(arguments, given)
-        if done.returncode != 0:
-            raise EngineRunError(
-                f"pulumi {' '.join(arguments[:2])} of stack {self.stack} failed: {done.stderr.strip()}"
-            )
-        return done.stdout
-
-    def _call(self, arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    def _call(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self.pulumi), *arguments, "--non-interactive", "--color", "never"],
             cwd=self.project,
             env=self._variables(),
-            input=given,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,

@@ -10,7 +10,6 @@ import typer
 
 from infra.cli.console import Steps, print_json, row, stderr, stdout, table
 from infra.cli.workspace import MUTATING, PREVIEWING, RehearsedWorkspace
-from infra.clusters import CHECKOUT
 from infra.errors import TrainyardError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
     with workspace.changing(steps, wait=wait):
         workspace.build_engines(steps)
         connection = workspace.rehearsal(steps).up(workspace.region)
+        workspace.write_project()
         summary = _run(workspace, "up", steps, f"stack {stack}, rehearsed")
     result = {
         "stack": stack,
@@ -57,6 +57,7 @@ def preview(stack: str, *, wait: bool, json: bool) -> tuple[Summary, dict[str, A
         rehearsal = workspace.rehearsal(steps)
         try:
             connection = rehearsal.up(workspace.region)
+            workspace.write_project()
             summary = _run(workspace, "preview", steps, f"preview of {stack}, rehearsed")
             about = _about(workspace, connection)
         finally:
@@ -146,11 +147,8 @@ def environment(stack: str) -> dict[str, str]:
 
 def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:
     from infra.rehearsal.inspection import pods_must_fit  # noqa: PLC0415
-    from infra.rehearsal.tools import write_project  # noqa: PLC0415
 
     looks = operation == "preview"
-    if operation != "destroy":  # which needs only what the engine has on record
-        write_project(workspace.state, workspace.stack, CHECKOUT)
     with steps.step(name):
         engine = workspace.engine(PREVIEWING if looks else MUTATING)
         with pods_must_fit(workspace.access().path) as hopeless:
@@ -162,6 +160,7 @@ def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name
 def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) -> dict[str, int]:
     from infra.rehearsal.inspection import volumes_left  # noqa: PLC0415
     from infra.rehearsal.leftovers import book_entries, leftovers  # noqa: PLC0415
+    from infra.rehearsal.tools import switch_off_protection  # noqa: PLC0415
 
     if not rehearsal.has_record():
         return {}
@@ -170,9 +169,10 @@ def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) 
         return {}
     workspace.build_engines(steps)
     connection = workspace.rehearsal(steps).up(rehearsal.connection().region)
-    # Protected and retained parts are the point of `protect: true`, and no reason to leave stand-ins behind: the record
-    # of the rehearsal says from now on that they may go. So their removal is rehearsed as well.
-    workspace.engine().lift_protection()
+    # AWS itself refuses to delete a protected cluster. The way round is that of a real stack, with the rehearsal's own
+    # copy of the stack file: switch protection off, apply that, then remove.
+    if switch_off_protection(workspace.state, workspace.stack):
+        _run(workspace, "up", steps, "trainyard:aws.protect: false, as before a real removal")
     summary = _run(workspace, "destroy", steps, f"stack {workspace.stack}, rehearsed")
     with steps.step("looking for what is left"):
         left = leftovers(connection) + book_entries(workspace.state.directory) + volumes_left(connection.kubeconfig)

@@ -352,6 +352,12 @@ class RehearsedWorkspace(Workspace):
         found = {name: engine.path for name in ENGINES if (engine := engines.locate(name))}
         return Rehearsal(self.state, found, progress=steps)
 
+    def write_project(self) -> None:
+        """Give the rehearsal's own project the settings of the stack file as they are now."""
+        from infra.rehearsal.tools import write_project  # noqa: PLC0415
+
+        write_project(self.state, self.stack, CHECKOUT)
+
     def access(self) -> Access:
         """How to reach the rehearsed cluster.
 

@@ -89,6 +89,22 @@ def write_project(state: State, stack: str, checkout: Path) -> None:
     state.write(folder / name, yaml.safe_dump({**salt, "config": settings.get("config", {})}, sort_keys=False))
 
 
+def switch_off_protection(state: State, stack: str) -> bool:
+    """Set `trainyard:aws.protect` to false in the rehearsal's own stack file, as people do before they remove a stack.
+
+    Returns:
+        Whether it was on.
+    """
+    path = project_folder(state) / f"Pulumi.{stack}.yaml"
+    content = yaml.safe_load(path.read_text())
+    settings = content["config"].get("trainyard:aws")
+    if not (isinstance(settings, dict) and settings.get("protect")):
+        return False
+    settings["protect"] = False
+    state.write(path, yaml.safe_dump(content, sort_keys=False))
+    return True
+
+
 def environment(state: State, connection: Connection) -> dict[str, str]:
     """Variables with which the engine, and tools at a shell, see the stand-ins and nothing else."""
     variables = pulumi_environment(state.directory)
