@@ -285,6 +285,9 @@ def test_a_changed_template_gets_a_new_version_in_place(engine: LittleEngine) ->
     assert made.up(**{**inputs, "instanceType": "p5e.48xlarge"}) == "update"
     assert (made.id, made["latestVersion"], made["defaultVersion"]) == (made_id, 2, 2)
     assert made.refresh() == "same"
+    pinned = {"name": inputs["name"], "instanceType": "p5.48xlarge", "defaultVersion": 2}
+    assert made.up(**pinned) == "update"
+    assert (made["latestVersion"], made["defaultVersion"]) == (3, 2)
     made.down()
     assert made.refresh() == "gone"
 

@@ -268,7 +268,8 @@ def test_what_eks_cannot_change_in_a_node_group_is_replaced(
     group = engine.made(NODES, **inputs)
     assert group.up(**inputs) == "same"
     assert first.up(**{**first.inputs, "instanceType": "p5e.48xlarge"}) == "update"
-    assert group.up(**{**inputs, "launchTemplate": reference(first)}) == "update"  # another version of the same
+    newer = {"launchTemplate": reference(first), "forceUpdateVersion": True}
+    assert group.up(**{**inputs, **newer}) == "update"  # another version of the same
     assert group.refresh() == "same"
     assert group.up(**{**inputs, "launchTemplate": reference(second)}) == "replace"
     assert group.up(**{**inputs, "launchTemplate": reference(second), "subnetIds": subnets[1:]}) == "replace"

@@ -150,7 +150,7 @@ def test_values_of_the_engine_are_opened() -> None:
 def test_looking_into_the_unknown_stays_unknown() -> None:
     assert UNKNOWN.get("a")["b"] is UNKNOWN
     assert list(UNKNOWN) == []
-    assert UNKNOWN != "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+    assert UNKNOWN not in UNKNOWN_TEXTS
 
 
 plain = st.recursive(

@@ -65,7 +65,8 @@ class LaunchTemplate(Ec2Kind):
         yield from _network_rules(inputs)
         yield from _reservation_rules(inputs)
         yield from _user_data_rules(inputs.get("userData"))
-        if inputs.get("updateDefaultVersion") is True and inputs.get("defaultVersion") is not None:
+        follows, given = inputs.get("updateDefaultVersion"), inputs.get("defaultVersion")
+        if follows is True and given is not None:
             yield Failure("defaultVersion", "the default version is either given or follows the latest, not both")
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102

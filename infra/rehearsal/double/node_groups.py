@@ -58,6 +58,7 @@ class NodeGroup(Kind):
         return [Call("eks", "CreateNodegroup", request, names)]
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterable[Failure]:  # noqa: D102
+        inputs.get("forceUpdateVersion")  # matters to an update
         template = template_of(aws, inputs)
         yield from _size_rules(inputs)
         yield from _taint_rules(inputs)
