@@ -19,7 +19,7 @@ from pulumi_kubernetes.core.v1 import (
 )
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
-from infra.in_cluster.device_plugins import agent_daemon_set
+from infra.in_cluster.device_plugins import agent_daemon_set, sees_all_gpus
 from infra.in_cluster.pods import MANAGED_BY, OnNodes, pod_field
 
 _NAME = "dcgm-exporter"
@@ -56,6 +56,7 @@ def _container(image: str) -> ContainerArgs:
         name=_NAME,
         image=image,
         env=[
+            *sees_all_gpus(),
             EnvVarArgs(name="DCGM_EXPORTER_LISTEN", value=f":{_PORT}"),
             EnvVarArgs(name="DCGM_EXPORTER_KUBERNETES", value="true"),  # names the pod that has the GPU
             pod_field("NODE_NAME", "spec.nodeName"),

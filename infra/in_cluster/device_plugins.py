@@ -131,11 +131,20 @@ def agent_daemon_set(
     )
 
 
+def sees_all_gpus() -> list[EnvVarArgs]:
+    """How a container asks NVIDIA's runtime for all GPUs of the node, of which none is taken from others by that."""
+    return [
+        EnvVarArgs(name="NVIDIA_VISIBLE_DEVICES", value="all"),
+        EnvVarArgs(name="NVIDIA_DRIVER_CAPABILITIES", value="utility"),
+    ]
+
+
 def _nvidia(image: str) -> ContainerArgs:
     return ContainerArgs(
         name="nvidia-device-plugin",
         image=image,
         env=[
+            *sees_all_gpus(),
             # On these machines the driver is there from the start: without it the plugin shall fail and be seen.
             EnvVarArgs(name="FAIL_ON_INIT_ERROR", value="true"),
             # On by default in 0.19.0 to 0.19.2, and then in the way of the EFA plugin.

@@ -9,13 +9,14 @@ without a quota, and says so only in the workload's status: EFA and hugepages ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infra.catalog.instance_types import instance_type
 from infra.wiring.allocatable import allocatable, as_quantities
 from infra.wiring.scheduling import EFA_RESOURCE, GPU_RESOURCE, HUGEPAGES, POOL_LABEL, Taint, taints_of
+from infra.wiring.topology import topology_layers, topology_levels
 
 if TYPE_CHECKING:
     from infra.settings.aws import Aws, AwsNodePool
@@ -24,8 +25,6 @@ SHARED_QUEUE = "shared"
 COHORT = "trainyard"
 RESOURCES = ("cpu", "memory", GPU_RESOURCE, EFA_RESOURCE, HUGEPAGES)
 """What has a quota, in the order of Kueue's lists."""
-_LAYER = "topology.k8s.aws/network-node-layer-{}"
-_HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True)
@@ -93,16 +92,6 @@ def queue_plan(aws: Aws) -> QueuePlan | None:
     )
 
 
-def topology_layers(pool: AwsNodePool) -> int:
-    """How many layers of the network Kueue places a pool's workloads by; 0: it does not.
-
-    Only in pools whose machines are always there. Kueue looks for a place among machines that exist: with a topology, a
-    pool of no machines admits nothing, so nothing is pending, so the autoscaler adds nothing, for ever.
-    """
-    always_there = pool.min == pool.max and pool.capacity != "capacity-block"
-    return min(instance_type(name).topology_layers for name in pool.types) if always_there else 0
-
-
 def _flavor(pool: AwsNodePool) -> Flavor:
     offered = allocatable(instance_type(pool.types[0]), efa=pool.efa)
     whole = {name: offered.get(name, 0) * pool.max for name in RESOURCES}
@@ -117,5 +106,4 @@ def _flavor(pool: AwsNodePool) -> Flavor:
 
 
 def _topology(layers: int) -> Topology:
-    levels: Sequence[str] = [_LAYER.format(layer) for layer in range(1, layers + 1)]
-    return Topology(f"network-{layers}-layers", (*levels, _HOSTNAME))
+    return Topology(f"network-{layers}-layers", topology_levels(layers))

@@ -11,7 +11,7 @@ from component_recorder import Recorded, record
 
 from infra.catalog.versions import Chart, versions
 from infra.in_cluster.pods import OwnPods
-from infra.in_cluster.queue_plan import QueuePlan, queue_plan, topology_layers
+from infra.in_cluster.queue_plan import QueuePlan, queue_plan
 from infra.in_cluster.queues import Queues
 from infra.in_cluster.scheduling import Priorities
 from infra.settings.aws import Aws
@@ -136,15 +136,14 @@ def test_queues_and_pods_have_the_same_priorities(made: Recorded) -> None:
         assert queued["value"] == values[queued["metadata"]["name"]]
 
 
-def test_only_a_pool_whose_machines_are_always_there_has_a_topology(made: Recorded) -> None:
-    """Kueue places by topology among machines that exist: a pool of none would never admit, and never grow."""
-    assert {pool.name: topology_layers(pool) for pool in aws().node_pools} == {"always": 3, "spot": 0, "small": 0}
-    levels = [level["nodeLabel"] for level in made.one("Topology")["spec"]["levels"]]
-    assert levels == [f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3)] + [
-        "kubernetes.io/hostname"
-    ]
-    assert made.one("ResourceFlavor", "always")["spec"]["topologyName"] == made.one("Topology")["metadata"]["name"]
-    assert "topologyName" not in made.one("ResourceFlavor", "spot")["spec"]
+def test_a_job_asks_for_a_topology_exactly_where_its_flavour_has_one(made: Recorded) -> None:
+    """Kueue admits it nowhere else; and a pool of no machines has none, else it would never grow."""
+    flavors = {flavor["metadata"]["name"]: flavor["spec"] for flavor in made.all("ResourceFlavor")}
+    for pool in aws().node_pools:
+        assert bool(job_resources(pool).topology_annotations) == ("topologyName" in flavors[pool.name]), pool.name
+    topology = made.one("Topology")
+    assert flavors["always"]["topologyName"] == topology["metadata"]["name"]
+    assert [level["nodeLabel"] for level in topology["spec"]["levels"]][-1] == "kubernetes.io/hostname"
 
 
 @pytest.mark.parametrize("settings", [aws({"enabled": False}), aws(pools=[])])
