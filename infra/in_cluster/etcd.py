@@ -11,6 +11,7 @@ from pulumi_kubernetes.apps.v1 import (
 from pulumi_kubernetes.core.v1 import (
     ContainerArgs,
     ContainerPortArgs,
+    EnvVarArgs,
     HTTPGetActionArgs,
     PersistentVolumeClaimArgs,
     PodSpecArgs,
@@ -194,23 +195,11 @@ def _container(image: str, layout: EtcdLayout) -> ContainerArgs:
     return ContainerArgs(
         name="etcd",
         image=image,
-        args=[
-            "--name=$(POD_NAME)",
-            "--data-dir=/var/lib/etcd/data",
-            f"--listen-client-urls={layout.scheme}://$(POD_IP):{CLIENT_PORT}",
-            f"--advertise-client-urls={layout.client_url('$(POD_NAME)', '$(POD_NAMESPACE)')}",
-            f"--listen-peer-urls={layout.scheme}://$(POD_IP):{PEER_PORT}",
-            f"--initial-advertise-peer-urls={layout.peer_url('$(POD_NAME)', '$(POD_NAMESPACE)')}",
-            f"--initial-cluster={layout.initial_cluster('$(POD_NAMESPACE)')}",
-            f"--listen-metrics-urls=http://$(POD_IP):{METRICS_PORT}",
-            "--auto-compaction-retention=1h",
-            "--quota-backend-bytes=536870912",
-            *(_security_arguments() if layout.secure else ()),
-        ],
         env=[
             pod_field("POD_NAME", "metadata.name"),
             pod_field("POD_NAMESPACE", "metadata.namespace"),
             pod_field("POD_IP", "status.podIP"),
+            *(EnvVarArgs(name=name, value=value) for name, value in _flags(layout).items()),
         ],
         ports=[*ports, ContainerPortArgs(name="metrics", container_port=METRICS_PORT)],
         readiness_probe=ProbeArgs(
@@ -225,17 +214,39 @@ def _container(image: str, layout: EtcdLayout) -> ContainerArgs:
     )
 
 
-def _security_arguments() -> list[str]:
+def _flags(layout: EtcdLayout) -> dict[str, str]:
+    """The flags of etcd, each as the variable that stands for it.
+
+    Not as arguments: etcd's own image starts etcd by its command, which arguments would replace.
+    """
+    me, here = "$(POD_NAME)", "$(POD_NAMESPACE)"
+    flags = {
+        "name": me,
+        "data-dir": "/var/lib/etcd/data",
+        "listen-client-urls": f"{layout.scheme}://$(POD_IP):{CLIENT_PORT}",
+        "advertise-client-urls": layout.client_url(me, here),
+        "listen-peer-urls": f"{layout.scheme}://$(POD_IP):{PEER_PORT}",
+        "initial-advertise-peer-urls": layout.peer_url(me, here),
+        "initial-cluster": layout.initial_cluster(here),
+        "listen-metrics-urls": f"http://$(POD_IP):{METRICS_PORT}",
+        "auto-compaction-retention": "1h",
+        "quota-backend-bytes": "536870912",
+        **(_security_flags() if layout.secure else {}),
+    }
+    return {f"ETCD_{flag.upper().replace('-', '_')}": value for flag, value in flags.items()}
+
+
+def _security_flags() -> dict[str, str]:
     server, peer = f"{_CERTIFICATES}/{SERVER_SECRET}", f"{_CERTIFICATES}/{PEER_SECRET}"
-    return [
-        f"--cert-file={server}/tls.crt",
-        f"--key-file={server}/tls.key",
-        f"--peer-cert-file={peer}/tls.crt",
-        f"--peer-key-file={peer}/tls.key",
-        f"--peer-trusted-ca-file={peer}/ca.crt",
-        "--peer-client-cert-auth=true",
+    return {
+        "cert-file": f"{server}/tls.crt",
+        "key-file": f"{server}/tls.key",
+        "peer-cert-file": f"{peer}/tls.crt",
+        "peer-key-file": f"{peer}/tls.key",
+        "peer-trusted-ca-file": f"{peer}/ca.crt",
+        "peer-client-cert-auth": "true",
         # Whoever holds a certificate of the members' own authority is a member. That its address leads back to a name
         # in the certificate adds nothing, and does not hold before DNS knows a new pod.
-        "--peer-skip-client-san-verification=true",
-        "--tls-min-version=TLS1.2",
-    ]
+        "peer-skip-client-san-verification": "true",
+        "tls-min-version": "TLS1.2",
+    }

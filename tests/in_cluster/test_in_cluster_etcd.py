@@ -48,9 +48,17 @@ def pod(recorded: Recorded) -> Object:
     return spec
 
 
-def argument(spec: Object, name: str) -> str:
-    (found,) = [arg for arg in spec["containers"][0]["args"] if arg.startswith(f"--{name}=")]
-    return str(found.split("=", 1)[1])
+def flag(spec: Object, name: str) -> str:
+    """The value of a flag of etcd, by the variable that stands for it."""
+    values: dict[str, str] = {each["name"]: each.get("value", "") for each in spec["containers"][0]["env"]}
+    return values[f"ETCD_{name.upper().replace('-', '_')}"]
+
+
+def test_etcd_s_own_image_starts_it() -> None:
+    """It has a command and no entrypoint: arguments would take the command's place, and nothing would start."""
+    (container,) = pod(etcd(3, KEYS))["containers"]
+    assert "args" not in container
+    assert "command" not in container
 
 
 def test_one_open_member_needs_no_keys_no_budget_and_no_second_service() -> None:
@@ -72,9 +80,9 @@ class TestThreeMembers:
         spec = made.one("StatefulSet")["spec"]
         peers = made.one("Service", spec["serviceName"])["spec"]
         assert peers["publishNotReadyAddresses"] is True
-        cluster = argument(pod(made), "initial-cluster").split(",")
+        cluster = flag(pod(made), "initial-cluster").split(",")
         assert [member.split("=")[0] for member in cluster] == ["etcd-0", "etcd-1", "etcd-2"]
-        own = argument(pod(made), "initial-advertise-peer-urls")
+        own = flag(pod(made), "initial-advertise-peer-urls")
         assert own.replace("$(POD_NAME)", "etcd-1") == cluster[1].split("=")[1], "a member finds itself in the list"
         assert spec["podManagementPolicy"] == "Parallel", (
             "one alone never becomes ready, and the next would wait for it"
@@ -105,20 +113,19 @@ def secure() -> Recorded:
 
 class TestSecure:
     def test_no_url_but_that_of_the_metrics_is_plain(self, secure: Recorded) -> None:
-        arguments = pod(secure)["containers"][0]["args"]
-        plain = [argument.split("=")[0] for argument in arguments if "http://" in argument]
-        assert plain == ["--listen-metrics-urls"]
-        assert "--peer-client-cert-auth=true" in arguments
+        env = pod(secure)["containers"][0]["env"]
+        assert [each["name"] for each in env if "http://" in each.get("value", "")] == ["ETCD_LISTEN_METRICS_URLS"]
+        assert flag(pod(secure), "peer-client-cert-auth") == "true"
 
     def test_certificates_bear_every_name_that_members_and_clients_use(self, secure: Recorded) -> None:
         (job, _) = secure.all("Job")
         arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
         peers = {argument.split("=")[1] for argument in arguments if argument.startswith("--peer-name=")}
         servers = {argument.split("=")[1] for argument in arguments if argument.startswith("--server-name=")}
-        hosts = re.findall(r"https://([^:,]+):2380", argument(pod(secure), "initial-cluster"))
+        hosts = re.findall(r"https://([^:,]+):2380", flag(pod(secure), "initial-cluster"))
         assert set(hosts) <= peers
         assert "etcd.$(POD_NAMESPACE)" in servers
-        assert argument(pod(secure), "advertise-client-urls").replace("$(POD_NAME)", "etcd-2")[8:-5] in servers
+        assert flag(pod(secure), "advertise-client-urls").replace("$(POD_NAME)", "etcd-2")[8:-5] in servers
 
     def test_certificates_come_first_passwords_after_and_both_are_looked_after(self, secure: Recorded) -> None:
         assert "kubernetes:batch/v1:Job etcd-certificates" in secure.after("StatefulSet", "etcd")
