@@ -111,8 +111,9 @@ class Storage(pulumi.ComponentResource):
             data_compression_type="LZ4",
             # Scratch file systems take no key of ours (FSx has its own for them), and no backups.
             kms_key_id=self._key if persistent else None,
-            automatic_backup_retention_days=7 if persistent and protect else None,
-            copy_tags_to_backups=True if persistent and protect else None,
+            automatic_backup_retention_days=(7 if protect else 0) if persistent else None,
+            # Not by `protect`: whether tags are copied is decided once, another answer makes a new file system.
+            copy_tags_to_backups=True if persistent else None,
             subnet_ids=self._network.private[lustre.zone],
             security_group_ids=[self._group("lustre", _LUSTRE, both_ways=True)],
             tags={"Name": f"{self._cluster}-lustre"},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from recorded_program import Recorded
+import yaml
+from recorded_program import Recorded, run_stack_file
+
+from infra.clusters import CHECKOUT
 
 pytest_plugins = ["stacks_fixture"]
 
@@ -27,6 +30,31 @@ def test_elsewhere_all_of_it_goes_with_the_stack(dev: Recorded) -> None:
     assert not [each.name for each in dev.resources if each.protect or each.retain]
     assert dev.one("Bucket", "bucket").inputs["forceDestroy"] is True
     assert all(each.inputs["forceDelete"] for each in dev.of("Repository"))
+
+
+def test_protection_is_switched_off_without_making_anything_anew(prod: Recorded) -> None:
+    """It is how a stack is removed: what AWS changes only by replacement must be the same before and after."""
+    values = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
+    unprotected = run_stack_file("prod", aws={**values["trainyard:aws"], "protect": False})
+    before = {(each.type, each.name): each.inputs for each in prod.resources}
+    after = {(each.type, each.name): each.inputs for each in unprotected.resources}
+    assert before.keys() == after.keys()
+    changed = {
+        (name, key)
+        for (_, name), inputs in before.items()
+        for key in inputs.keys() | after[_, name].keys()
+        if inputs.get(key) != after[_, name].get(key)
+    }
+    assert changed == {
+        ("cluster", "deletionProtection"),
+        ("key", "deletionWindowInDays"),
+        ("lustre", "automaticBackupRetentionDays"),
+        ("bucket", "forceDestroy"),
+        ("training-images", "forceDelete"),
+        ("controller-images", "forceDelete"),
+        ("etcd-images", "forceDelete"),
+        ("trainyard-shared", "reclaimPolicy"),
+    }
 
 
 def test_lustre_and_the_machines_reach_each_other_by_all_its_ports(prod: Recorded) -> None:
