@@ -7,12 +7,7 @@ from pulumi_kubernetes.core.v1 import Namespace
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
 from infra.in_cluster.pods import MANAGED_BY
-from infra.wiring.naming import SYSTEM_NAMESPACE
-
-NODE_AGENTS_NAMESPACE = "trainyard-node-agents"
-"""Namespace of the device plugins and the GPU metrics: they need folders and devices of the nodes, which only the
-`privileged` level allows. One of their own, so that nothing else enjoys that level, and not kube-system, so that it
-goes with the stack."""
+from infra.wiring.naming import NODE_AGENTS_NAMESPACE, SYSTEM_NAMESPACE
 
 
 class Namespaces(pulumi.ComponentResource):

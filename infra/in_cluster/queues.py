@@ -14,9 +14,9 @@ from infra.catalog.versions import Chart
 from infra.in_cluster.pods import MANAGED_BY, OwnPods
 from infra.in_cluster.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
 from infra.in_cluster.scheduling import PRIORITY_VALUES
+from infra.wiring.naming import KUEUE_NAMESPACE
 from infra.wiring.scheduling import PRIORITY_CONTROL, PRIORITY_TRAINING, PRIORITY_TRAINING_LOW
 
-KUEUE_NAMESPACE = "kueue-system"
 _API = "kueue.x-k8s.io/v1beta2"
 _REPLICAS = 2
 

@@ -55,7 +55,7 @@ class Etcd(Section):
     members: Annotated[Literal[1, 3], Whole] = 1
     """How many; three keep the rendezvous through the loss of a machine. Absent: 3 with `target: aws`, else 1."""
     secure: Switch = False
-    """TLS, and certificates of the clients as authentication. Absent: true with `target: aws`, else false."""
+    """TLS, and a user with a password for the jobs. Absent: true with `target: aws`, else false."""
 
 
 class Checkpoints(Section):

@@ -13,7 +13,22 @@ if TYPE_CHECKING:
 SYSTEM_NAMESPACE = "trainyard-system"
 """Namespace of Trainyard's own parts: etcd and the controller."""
 
-TAKEN_NAMESPACES = (SYSTEM_NAMESPACE, "default", "kube-system", "kube-public", "kube-node-lease")
+NODE_AGENTS_NAMESPACE = "trainyard-node-agents"
+"""Namespace of the device plugins and the GPU metrics: they need folders and devices of the nodes, which only the
+`privileged` level allows. One of their own, so that nothing else enjoys that level, and not kube-system, so that it
+goes with the stack."""
+
+KUEUE_NAMESPACE = "kueue-system"
+
+TAKEN_NAMESPACES = (
+    SYSTEM_NAMESPACE,
+    NODE_AGENTS_NAMESPACE,
+    KUEUE_NAMESPACE,
+    "default",
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+)
 """Namespaces that are Trainyard's own, or that every cluster has already; none of them can be the jobs' namespace."""
 
 CLUSTER_NAME_LONGEST = 40
