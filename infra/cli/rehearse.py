@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -135,14 +136,16 @@ def status(stack: str, *, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def environment(stack: str) -> dict[str, str]:
-    """Variables with which `pulumi`, `kubectl` and AWS tools see the rehearsal.
+def environment(stack: str) -> dict[str, str | None]:
+    """Variables with which `pulumi`, `kubectl` and AWS tools see the rehearsal; None for the user's that must go.
 
     Plain `pulumi` needs the rehearsal's own project besides: `pulumi -C "$TRAINYARD_REHEARSAL/project" preview`.
     """
     workspace = RehearsedWorkspace.open(stack)
     workspace.access()
-    return workspace.pulumi_environment()
+    # A profile, a session token or a passphrase file of the user's would win over what is set here.
+    theirs = {name: None for name in os.environ if name.startswith(("AWS_", "PULUMI_"))}
+    return {**theirs, **workspace.pulumi_environment()}
 
 
 def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:

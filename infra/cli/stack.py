@@ -179,19 +179,20 @@ def show_environment(
     """
     from infra.local.engines import locate  # noqa: PLC0415
 
+    variables: dict[str, str | None]
     if rehearsed:
         variables = rehearse.environment(stack)
     else:
         workspace = Workspace.open(stack)
-        variables = workspace.pulumi_environment() | {"KUBECONFIG": str(workspace.kubeconfig())}
+        variables = {**workspace.pulumi_environment(), "KUBECONFIG": str(workspace.kubeconfig())}
     if (kubectl := locate("kubectl")) and kubectl.origin != "PATH":
-        path = variables.get("PATH", os.environ.get("PATH", os.defpath))
+        path = variables.get("PATH") or os.environ.get("PATH", os.defpath)
         variables["PATH"] = f"{kubectl.path.parent}{os.pathsep}{path}"
     if json:
         print_json(variables)
         return
     for name, value in variables.items():
-        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+        sys.stdout.write(f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n")
 
 
 def _run(
