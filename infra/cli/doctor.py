@@ -139,12 +139,18 @@ def _aws(stack: str) -> list[Finding]:
     if settings.aws is None:
         return []
     import boto3  # noqa: PLC0415 - half a second
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
     from infra.settings.quotas import quotas_needed  # noqa: PLC0415
 
     command = shutil.which("aws")
-    session = boto3.session.Session(region_name=settings.aws.region)
-    credentials = session.get_credentials()
+    session, credentials = None, None
+    missing = "none"
+    try:
+        session = boto3.session.Session(region_name=settings.aws.region)
+        credentials = session.get_credentials()
+    except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
+        missing = str(error)
     found = [
         Finding(
             "aws command",
@@ -155,7 +161,7 @@ def _aws(stack: str) -> list[Finding]:
         Finding(
             "AWS credentials",
             credentials is not None,
-            f"by {credentials.method}" if credentials else "none",
+            f"by {credentials.method}" if credentials else missing,
             ""
             if credentials
             else f"aws sso login, or set AWS_PROFILE; without an account: trainyard up -s {stack} --rehearse",

@@ -133,11 +133,16 @@ class Workspace:
         if self.settings.target != "aws":
             return
         import boto3  # noqa: PLC0415 - half a second
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
-        if boto3.session.Session().get_credentials() is None:
+        try:
+            found, why = boto3.session.Session().get_credentials(), ""
+        except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
+            found, why = None, f" ({error})"
+        if found is None:
             raise TrainyardError(
-                f"there are no AWS credentials, and stack {self.stack} is a cluster on AWS. Log in (aws sso login, or"
-                " set AWS_PROFILE), or go through all of it without an account:"
+                f"there are no AWS credentials{why}, and stack {self.stack} is a cluster on AWS. Log in (aws sso login,"
+                " or set AWS_PROFILE), or go through all of it without an account:"
                 f" trainyard up -s {self.stack} --rehearse"
             )
 

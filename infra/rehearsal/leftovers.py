@@ -21,11 +21,19 @@ _Counts = Callable[[Mapping[str, Any]], bool]
 def leftovers(connection: Connection) -> list[str]:
     """What is there besides an account's own defaults: `ec2 vpc-0123`, …, in a stable order."""
     import boto3  # noqa: PLC0415 - half a second
+    import botocore.session  # noqa: PLC0415
 
+    # Neither the user's profile nor their configuration has a say: it may name what is not there, or other endpoints.
+    nobodys = {
+        "profile": (None, None, None, None),
+        "config_file": (None, None, "/dev/null", None),
+        "credentials_file": (None, None, "/dev/null", None),
+    }
     session = boto3.session.Session(
         aws_access_key_id=moto.CREDENTIALS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=moto.CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         region_name=connection.region,
+        botocore_session=botocore.session.Session(session_vars=nobodys),
     )
 
     def client(service: str) -> Any:
