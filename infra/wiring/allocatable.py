@@ -2,7 +2,8 @@
 
 Rounded to the safe side, so that what fits here fits on the machine. Sources: kube-reserved as EKS's nodeadm and
 Bottlerocket reckon it; hugepages as seen on machines with EFA; memory that the hypervisor and the kernel keep as
-Karpenter assumes it (`vmMemoryOverheadPercent`, 7.5 %; p4d was seen with 2.6 %).
+Karpenter assumes it (`vmMemoryOverheadPercent`, 7.5 %; p4d was seen with 2.6 %); of disks the kubelet's hard eviction
+at 10 % free, and 1 GiB that EKS reserves.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 
 from infra.catalog.instance_types import InstanceType
 from infra.wiring.interfaces import interfaces_of
-from infra.wiring.scheduling import EFA_RESOURCE, GPU_RESOURCE, HUGEPAGES
+from infra.wiring.scheduling import EFA_RESOURCE, EPHEMERAL_STORAGE, GPU_RESOURCE, HUGEPAGES
 
 _UNSEEN_MEMORY_PER_MILLE = 75
 _EVICTION_MIB = 100  # memory.available of the kubelet's hard eviction
@@ -23,7 +24,8 @@ _RESERVED_CPU_REST = 25
 _SMALL_VCPUS = 30
 _PODS_SMALL, _PODS_LARGE = 110, 250  # most pods that a managed node group sets, below 30 vCPUs and from there on
 _HUGEPAGES_MIB_PER_VCPU = 220  # 110 pages
-_MIB = ("memory", HUGEPAGES)
+_DISK_PER_CENT = 88  # 10 % for the hard eviction, 2 % for the file system itself
+_RESERVED_DISK_MIB = 1024
 
 
 def allocatable(machine: InstanceType, *, efa: bool) -> dict[str, int]:
@@ -68,10 +70,27 @@ def hugepages_mib(machine: InstanceType) -> int:
     return _HUGEPAGES_MIB_PER_VCPU * machine.vcpus + 2
 
 
+def ephemeral_mib(machine: InstanceType, *, disk_gib: int) -> int:
+    """What pods can write to a machine's own disks, in MiB: images, logs, `emptyDir`.
+
+    Args:
+        machine: Its type. Where it has NVMe disks, the kubelet's and containerd's folders are on them, see
+            `infra.wiring.user_data`.
+        disk_gib: Its root disk, which they are on elsewhere.
+    """
+    whole = machine.nvme_gb * 10**9 // 2**20 if machine.nvme_gb else disk_gib * 1024
+    return whole * _DISK_PER_CENT // 100 - _RESERVED_DISK_MIB
+
+
+def in_mib(resource: str) -> bool:
+    """Whether amounts of a resource are in MiB here: all that Kubernetes counts in bytes."""
+    return resource in ("memory", EPHEMERAL_STORAGE) or resource.startswith("hugepages-")
+
+
 def as_quantities(amounts: Mapping[str, int]) -> dict[str, str]:
     """Amounts in the units of `allocatable` as Kubernetes writes them: `191450m`, `42242Mi`, `8`."""
     return {
-        name: f"{amount}Mi" if name in _MIB else f"{amount}m" if name == "cpu" else str(amount)
+        name: f"{amount}Mi" if in_mib(name) else f"{amount}m" if name == "cpu" else str(amount)
         for name, amount in amounts.items()
     }
 

@@ -14,10 +14,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog.instance_types import InstanceType, instance_type
-from infra.wiring.allocatable import allocatable
+from infra.wiring.allocatable import allocatable, as_quantities, ephemeral_mib, in_mib
 from infra.wiring.errors import WiringError
 from infra.wiring.pools import PoolPlan, node_labels, pool_plans, system_plan
-from infra.wiring.scheduling import Taint
+from infra.wiring.scheduling import EPHEMERAL_STORAGE, Taint
 
 if TYPE_CHECKING:
     from infra.settings.aws import Aws
@@ -31,7 +31,6 @@ _SUFFIXES: dict[str, Fraction] = {
     **{f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
 }
 _MIB = Fraction(1024) ** 2
-EPHEMERAL_STORAGE = "ephemeral-storage"
 # Effects that keep a pod away; PreferNoSchedule only ranks nodes.
 _BARRING = ("NoSchedule", "NoExecute")
 
@@ -80,7 +79,10 @@ class Requirement:
                 return False
             difference = int(value) - int(self.values[0])
             return difference > 0 if self.operator == "Gt" else difference < 0
-        raise WiringError(f"node affinity on {self.key!r}: {self.operator} {list(self.values)} is none of Kubernetes'.")
+        raise WiringError(
+            f"node affinity on {self.key!r}: {self.operator} {list(self.values)} is none of Kubernetes'. Take"
+            " In, NotIn, Exists or DoesNotExist, or Gt or Lt with one whole number."
+        )
 
     def __str__(self) -> str:
         """As people read it: `arch In [amd64]`."""
@@ -203,7 +205,7 @@ def amount(resource: str, quantity: str | float) -> int:
     value = Fraction(number) * (Fraction(f"1{exponent}") if exponent else _SUFFIXES.get(suffix, Fraction(1)))
     if resource == "cpu":
         return math.ceil(value * 1000)
-    if resource in ("memory", EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
+    if in_mib(resource):
         return math.ceil(value / _MIB)
     return math.ceil(value)
 
@@ -243,7 +245,10 @@ def _max(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
     if term.get("matchFields"):
-        raise WiringError("node affinity by matchFields names single nodes, and here are only kinds of nodes.")
+        raise WiringError(
+            "node affinity by matchFields names single nodes, and here are only kinds of nodes. Select by labels:"
+            " matchExpressions, or nodeSelector."
+        )
     return tuple(
         Requirement(each["key"], each["operator"], tuple(str(value) for value in each.get("values") or ()))
         for each in term.get("matchExpressions") or ()
@@ -272,11 +277,7 @@ def _obstacle(pod: Pod, node: NodeKind) -> str | None:
 
 
 def _shown(resource: str, value: int) -> str:
-    if resource == "cpu":
-        return f"cpu {value}m"
-    if resource in ("memory", EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
-        return f"{resource} {value}Mi"
-    return f"{resource} {value}"
+    return f"{resource} {as_quantities({resource: value})[resource]}"
 
 
 def _less(node: NodeKind, agents: Sequence[Pod]) -> NodeKind:
@@ -287,6 +288,5 @@ def _less(node: NodeKind, agents: Sequence[Pod]) -> NodeKind:
 
 
 def _offered(plan: PoolPlan, machine: InstanceType) -> dict[str, int]:
-    """With the disk that pods write to: the kubelet evicts at 10 % free, EKS reserves 1 GiB."""
-    disk_gib = min(plan.disk_gib, machine.nvme_gb * 10**9 // 2**30) if machine.nvme_gb else plan.disk_gib
-    return {**allocatable(machine, efa=plan.efa), EPHEMERAL_STORAGE: disk_gib * 1024 * 9 // 10 - 1024}
+    disk = ephemeral_mib(machine, disk_gib=plan.disk_gib)
+    return {**allocatable(machine, efa=plan.efa), EPHEMERAL_STORAGE: disk}

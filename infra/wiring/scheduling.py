@@ -18,6 +18,7 @@ EFA_LABEL = "trainyard.dev/efa"
 """`true` on nodes with EFA interfaces: where the EFA device plugin runs, and nowhere else, whatever the type is."""
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 HUGEPAGES = "hugepages-2Mi"
+EPHEMERAL_STORAGE = "ephemeral-storage"
 ACCELERATOR_LABEL = "k8s.amazonaws.com/accelerator"
 """Name of the GPU: with it the autoscaler waits for the GPUs of a new node instead of adding another one."""
 
@@ -66,10 +67,6 @@ class Taint:
     def as_eks(self) -> dict[str, str]:
         """As the EKS API takes it for a node group: `NO_SCHEDULE` where Kubernetes says `NoSchedule`."""
         return {"key": self.key, "value": self.value, "effect": _EKS_EFFECTS[self.effect]}
-
-    def as_autoscaler_tag_value(self) -> str:
-        """As a tag of an auto-scaling group tells it to the autoscaler: Kubernetes' spelling, `true:NoSchedule`."""
-        return f"{self.value}:{self.effect}"
 
     def toleration(self) -> dict[str, str]:
         """The toleration that answers exactly this taint."""

@@ -6,7 +6,7 @@ import pytest
 
 from infra.catalog.instance_types import instance_type, instance_types
 from infra.settings.aws import AwsNodePool
-from infra.wiring.allocatable import allocatable, as_quantities, capacity
+from infra.wiring.allocatable import allocatable, as_quantities, capacity, ephemeral_mib
 from infra.wiring.autoscaling import autoscaler_tags
 
 # `kubectl get node -o json | jq .status.allocatable` of an EKS node, as published with AWS's EFA examples.
@@ -68,8 +68,24 @@ def test_amounts_are_written_as_kubernetes_reads_them() -> None:
 def test_the_autoscaler_is_told_what_no_api_tells_it_and_nothing_twice() -> None:
     pool = AwsNodePool(name="p5", types=("p5.48xlarge",), efa=True, zone="us-east-2a")
     prefix = "k8s.io/cluster-autoscaler/node-template/resources/"
-    assert autoscaler_tags(pool) == {f"{prefix}vpc.amazonaws.com/efa": "32", f"{prefix}hugepages-2Mi": "42242Mi"}
+    assert autoscaler_tags(pool) == {
+        f"{prefix}ephemeral-storage": f"{30_400 * 10**9 // 2**20 * 88 // 100 - 1024}Mi",
+        f"{prefix}vpc.amazonaws.com/efa": "32",
+        f"{prefix}hugepages-2Mi": "42242Mi",
+    }
 
 
-def test_a_pool_without_efa_needs_no_hint() -> None:
-    assert autoscaler_tags(AwsNodePool(name="g6", types=("g6.xlarge",))) == {}
+def test_a_pool_without_efa_is_told_of_the_smallest_disk_among_its_types() -> None:
+    # A pod that asks for ephemeral storage adds no machine to an empty pool of which the autoscaler knows no disk.
+    small, large = (ephemeral_mib(instance_type(name), disk_gib=200) for name in ("g4dn.xlarge", "g6.xlarge"))
+    assert small < large
+    pool = AwsNodePool(name="g", types=("g6.xlarge", "g4dn.xlarge"))
+    assert autoscaler_tags(pool) == {
+        "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage": f"{small}Mi"
+    }
+
+
+def test_pods_write_to_the_nvme_disks_and_only_without_them_to_the_root_disk() -> None:
+    p5, plain = instance_type("p5.48xlarge"), instance_type("m7i.large")
+    assert ephemeral_mib(p5, disk_gib=50) == ephemeral_mib(p5, disk_gib=500) > 24 * 1024**2
+    assert ephemeral_mib(plain, disk_gib=50) == 50 * 1024 * 88 // 100 - 1024

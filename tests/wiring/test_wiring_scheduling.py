@@ -81,7 +81,7 @@ def aws_pool(capacity: str) -> AwsNodePool:
 def test_taints_are_spelled_as_each_reader_wants_them() -> None:
     assert GPU_TAINT.as_kubernetes()["effect"] == "NoSchedule"
     assert GPU_TAINT.as_eks() == {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
-    assert SPOT_TAINT.as_autoscaler_tag_value() == "true:NoSchedule"
+    assert SPOT_TAINT.as_eks() == {"key": "trainyard.dev/spot", "value": "true", "effect": "NO_SCHEDULE"}
 
 
 def test_eks_knows_the_spelling_of_every_effect() -> None:
