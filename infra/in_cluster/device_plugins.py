@@ -135,7 +135,8 @@ def sees_all_gpus() -> list[EnvVarArgs]:
     """How a container asks NVIDIA's runtime for all GPUs of the node, of which none is taken from others by that."""
     return [
         EnvVarArgs(name="NVIDIA_VISIBLE_DEVICES", value="all"),
-        EnvVarArgs(name="NVIDIA_DRIVER_CAPABILITIES", value="utility"),
+        # utility: NVML; compute: CUDA's library, without which DCGM has no profiling counters
+        EnvVarArgs(name="NVIDIA_DRIVER_CAPABILITIES", value="compute,utility"),
     ]
 
 

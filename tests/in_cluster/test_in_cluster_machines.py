@@ -114,6 +114,14 @@ def test_gpu_metrics_name_the_pod_that_uses_the_gpu(made: Recorded) -> None:
     assert made.one("Service")["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 9400
 
 
+def test_gpu_metrics_include_the_profiling_counters(made: Recorded) -> None:
+    """They need CUDA's library and SYS_ADMIN; without either the exporter runs, and leaves them out."""
+    (container,) = spec_of(made, "dcgm-exporter")["containers"]
+    values = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    assert set(values["NVIDIA_DRIVER_CAPABILITIES"].split(",")) == {"compute", "utility"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+
+
 def test_without_efa_there_is_no_efa_plugin() -> None:
     made = agents(aws([{"name": "small", "types": ["g5.xlarge"]}]))
     assert [daemon["metadata"]["name"] for daemon in made.all("DaemonSet")] == ["nvidia-device-plugin", "dcgm-exporter"]
