@@ -38,6 +38,8 @@ _LABELS = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
 _HOURLY = "23 * * * *"
 """Certificates are renewed months before they end. By the hour, because an etcd that lost all its volumes starts again
 without users, and is open until this has run."""
+_REPLACED_IF_FAILED = {"pulumi.com/replaceUnready": "true"}
+"""A Job that has failed stays failed: without this each later `up` would wait for the same one, and fail with it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,10 @@ class EtcdSecurity:
         ]
         self._ready = pulumi.ResourceOptions(parent=parent, depends_on=bindings)
         self.certificates = Job(
-            _NAME, metadata=self._metadata(_NAME), spec=self._job(authenticate=False), opts=self._ready
+            _NAME,
+            metadata=self._metadata(_NAME, _REPLACED_IF_FAILED),
+            spec=self._job(authenticate=False),
+            opts=self._ready,
         )
         _ports(pods.namespace, keys.training, member_labels, child)
 
@@ -92,7 +97,12 @@ class EtcdSecurity:
         """Makes etcd ask for passwords once it runs, and looks after that and the certificates from then on."""
         once_up = pulumi.ResourceOptions(parent=self._parent, depends_on=[after])
         name = "etcd-authentication"
-        Job(name, metadata=self._metadata(name), spec=self._job(authenticate=True), opts=once_up)
+        Job(
+            name,
+            metadata=self._metadata(name, _REPLACED_IF_FAILED),
+            spec=self._job(authenticate=True),
+            opts=once_up,
+        )
         name = "etcd-upkeep"
         CronJob(
             name,
@@ -107,8 +117,8 @@ class EtcdSecurity:
             opts=once_up,
         )
 
-    def _metadata(self, name: str) -> ObjectMetaArgs:
-        return ObjectMetaArgs(name=name, namespace=self._pods.namespace, labels=_LABELS)
+    def _metadata(self, name: str, annotations: Mapping[str, str] | None = None) -> ObjectMetaArgs:
+        return ObjectMetaArgs(name=name, namespace=self._pods.namespace, labels=_LABELS, annotations=annotations)
 
     def _rights(
         self, name: str, namespace: pulumi.Input[str], rules: list[dict[str, list[str]]], account: ServiceAccount

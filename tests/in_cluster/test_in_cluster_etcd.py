@@ -134,6 +134,11 @@ class TestSecure:
         assert upkeep == secure.one("Job", "etcd-authentication")["spec"]
         assert any(arg.startswith("--endpoint=https://") for arg in upkeep["template"]["spec"]["containers"][0]["args"])
 
+    def test_a_job_that_failed_is_run_anew_by_the_next_up(self, secure: Recorded) -> None:
+        jobs = secure.all("Job")
+        assert len(jobs) == 2
+        assert {job["metadata"]["annotations"]["pulumi.com/replaceUnready"] for job in jobs} == {"true"}
+
     def test_no_secret_is_the_program_s(self, secure: Recorded) -> None:
         assert not secure.all("Secret")
         assert "BEGIN" not in str(list(secure))
