@@ -116,11 +116,12 @@ def _container(image: str, cluster_name: pulumi.Input[str], region: pulumi.Input
             # A machine is empty between two jobs: long enough to keep its images, short enough to be cheap.
             "--scale-down-unneeded-time=10m",
             "--scale-down-delay-after-add=10m",
-            # Jobs keep scratch data in emptyDir; the controller's workers and system pods may be moved.
+            # A machine with a worker stays, however little of it is used: that a job meets anew costs more than it
+            # saves. (Workers belong to ElasticJobs, which the autoscaler does not know.)
+            "--skip-nodes-with-custom-controller-pods=true",
+            # What else runs on machines may be moved, also add-ons and pods with an emptyDir; budgets are kept.
             "--skip-nodes-with-local-storage=false",
             "--skip-nodes-with-system-pods=false",
-            # A worker that is told to go saves first; see terminationGracePeriodSeconds of jobs.
-            "--max-graceful-termination-sec=600",
             # Big GPU machines take their time, and a pool that has run out of stock is left for another after that.
             "--max-node-provision-time=20m",
             # GPUs in use are what counts, not the CPUs beside them.
@@ -131,8 +132,7 @@ def _container(image: str, cluster_name: pulumi.Input[str], region: pulumi.Input
         ],
         env=[
             pod_field("POD_NAMESPACE", "metadata.namespace"),
-            EnvVarArgs(name="AWS_REGION", value=region),
-            EnvVarArgs(name="AWS_STS_REGIONAL_ENDPOINTS", value="regional"),
+            EnvVarArgs(name="AWS_REGION", value=region),  # else it asks the metadata service of the machine
         ],
         ports=[ContainerPortArgs(name="metrics", container_port=_PORT)],
         liveness_probe=ProbeArgs(

@@ -155,6 +155,10 @@ class TestAutoscaler:
             "k8s.io/cluster-autoscaler/trainyard-dev",
         ]
 
+    def test_it_takes_no_machine_from_under_a_worker(self, autoscaler: Recorded) -> None:
+        (container,) = autoscaler.one("Deployment")["spec"]["template"]["spec"]["containers"]
+        assert "--skip-nodes-with-custom-controller-pods=true" in container["args"]
+
     def test_it_runs_where_nothing_is_scaled_to_zero_or_reclaimed(
         self, autoscaler: Recorded, kinds: tuple[NodeKind, ...]
     ) -> None:
