@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
 import stat
+import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -125,3 +127,29 @@ def test_the_lock_of_a_run_that_may_be_alive_stays(tmp_path: Path, pid: int, hos
     living = lock_file(tmp_path, pid, host)
     runner.run("up")
     assert living.exists()
+
+
+def test_a_run_that_cannot_succeed_is_interrupted_by_who_sees_it(tmp_path: Path) -> None:
+    script = "trap 'echo interrupted >&2; exit 1' INT; while :; do sleep 0.05; done"
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    with pytest.raises(EngineRunError, match="interrupted"):
+        engine(tmp_path, script).run("up", stop=stop)
+
+
+def test_hidden_variables_do_not_reach_the_engine_and_ours_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "PULUMI_ACCESS_TOKEN", "EDITOR"):
+        monkeypatch.setenv(name, "theirs")
+    runner = engine(tmp_path, f"env > {tmp_path / 'seen'}")
+    runner = dataclasses.replace(runner, hidden=("AWS_", "PULUMI_"), environment={"AWS_PROFILE": "ours"})
+    runner.run("up")
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert "AWS_PROFILE=ours" in seen
+    assert "EDITOR=theirs" in seen
+    assert not any(line.startswith(("AWS_SESSION_TOKEN", "PULUMI_ACCESS_TOKEN")) for line in seen)
+
+
+def test_a_failure_says_how_to_repeat_it_where_it_happened(tmp_path: Path) -> None:
+    runner = dataclasses.replace(engine(tmp_path, "exit 1"), by_hand="cd elsewhere; pulumi {operation} -s {stack}")
+    with pytest.raises(EngineRunError, match="By hand: cd elsewhere; pulumi refresh -s local"):
+        runner.run("refresh")

@@ -1,0 +1,179 @@
+"""The commands on stacks of target aws, as far as they go without engines: rehearsal, credentials, templates, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import infra.cli
+from infra.local.state import State
+from infra.rehearsal import tools
+from infra.rehearsal.environment import MemoryLostError, Rehearsal
+
+
+@pytest.fixture(autouse=True)
+def nobody(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without credentials, profile or rehearsal."""
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(short_tmp / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(short_tmp / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(short_tmp / "state"))
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["trainyard", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        infra.cli.main()
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
+
+
+@pytest.mark.parametrize("command", ["up", "preview", "status", "env", "down"])
+def test_only_aws_stacks_are_rehearsed(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    code, out, err = run(capsys, monkeypatch, command, "-s", "local", "--rehearse")
+    assert code == 2
+    assert out == ""
+    assert "only stacks of target aws are rehearsed" in err
+    assert not (short_tmp / "state").exists()
+
+
+def test_a_rehearsal_trains_no_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run(capsys, monkeypatch, "up", "-s", "dev", "--rehearse", "--with-example")
+    assert code == 2
+    assert "no program runs there" in err
+
+
+@pytest.mark.parametrize("command", ["up", "preview"])
+def test_without_credentials_an_aws_stack_says_so_at_once_and_names_the_rehearsal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    code, _, err = run(capsys, monkeypatch, command, "-s", "dev")
+    assert code == 1
+    assert "there are no AWS credentials" in err
+    assert "trainyard up -s dev --rehearse" in err
+    assert not (short_tmp / "state").exists()
+
+
+def test_a_profile_that_is_not_there_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "gone")
+    code, _, err = run(capsys, monkeypatch, "up", "-s", "dev")
+    assert code == 1
+    assert "The config profile (gone) could not be found" in err
+    assert "Traceback" not in err
+
+
+def test_down_of_a_protected_stack_names_the_setting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, monkeypatch, "down", "-s", "prod", "--yes")
+    assert code == 1
+    assert "trainyard:aws.protect is true in Pulumi.prod.yaml" in err
+
+
+def test_where_nothing_is_rehearsed_commands_say_how_to_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    for command in ("status", "env"):
+        code, _, err = run(capsys, monkeypatch, command, "-s", "dev", "--rehearse")
+        assert code == 1
+        assert "trainyard up -s dev --rehearse" in err
+    code, out, _ = run(capsys, monkeypatch, "down", "-s", "dev", "--rehearse", "--json")
+    assert code == 0
+    assert json.loads(out)["changes"] == {}
+    assert not (short_tmp / "state").exists()
+
+
+def test_a_rehearsal_whose_memory_is_gone_is_not_gone_on_with(short_tmp: Path) -> None:
+    state = State(short_tmp / "rehearsal")
+    record = state.path("pulumi/backend/.pulumi/stacks/trainyard/dev.json")
+    state.write(record, json.dumps({"checkpoint": {"latest": {"resources": [{"urn": "urn:x"}]}}}))
+    with pytest.raises(MemoryLostError, match="Begin the rehearsal anew"):
+        Rehearsal(state).up("us-east-2")
+    assert Rehearsal(state).down() == []
+    assert not state.directory.exists()
+
+
+def test_protection_is_switched_off_in_the_rehearsals_own_stack_file_alone(short_tmp: Path) -> None:
+    state = State(short_tmp / "rehearsal")
+    checkout = short_tmp / "checkout"
+    checkout.mkdir()
+    (checkout / "Pulumi.yaml").write_text("name: trainyard\nruntime: {name: python}\n")
+    theirs = checkout / "Pulumi.prod.yaml"
+    theirs.write_text("config:\n  trainyard:target: aws\n  trainyard:aws: {region: us-east-2, protect: true}\n")
+    tools.write_project(state, "prod", checkout)
+    assert tools.switch_off_protection(state, "prod") is True
+    assert tools.switch_off_protection(state, "prod") is False
+    ours = yaml.safe_load((tools.project_folder(state) / "Pulumi.prod.yaml").read_text())
+    assert ours["config"]["trainyard:aws"] == {"region": "us-east-2", "protect": False}
+    assert "protect: true" in theirs.read_text()
+
+
+class TestTemplate:
+    def test_a_job_asks_for_what_a_machine_of_the_pool_offers(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code, out, _ = run(
+            capsys,
+            monkeypatch,
+            "template",
+            "gpu-block",
+            "-s",
+            "prod",
+            "--image",
+            "r.example.com/t:1",
+            "--workers",
+            "2:4",
+        )
+        assert code == 0
+        job = yaml.safe_load(out)
+        assert (job["kind"], job["spec"]["minReplicas"], job["spec"]["maxReplicas"]) == ("ElasticJob", 2, 4)
+        spec = job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
+        limits = spec["containers"][0]["resources"]["limits"]
+        assert (limits["nvidia.com/gpu"], limits["vpc.amazonaws.com/efa"]) == ("8", "32")
+        assert spec["nodeSelector"] == {"trainyard.dev/pool": "gpu-block"}
+
+    def test_without_a_pool_it_lists_them(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code, out, _ = run(capsys, monkeypatch, "template", "-s", "prod", "--json")
+        assert code == 0
+        assert {"gpu-block", "gpu-spot"} <= {pool["pool"] for pool in json.loads(out)["pools"]}
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["gpu-spt", "-s", "dev"], "did you mean 'gpu-spot'?"),
+            (["gpu-spot", "-s", "dev"], "which image? Add --image"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1", "--workers", "few"], "for example 2:8"),
+            (["gpu", "-s", "local"], "take training/examples/digits.yaml"),
+        ],
+    )
+    def test_mistakes_are_usage_errors(
+        self, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code, out, err = run(capsys, monkeypatch, "template", *arguments)
+        assert code == 2
+        assert out == ""
+        assert says in err
+
+
+def test_doctor_names_what_an_aws_stack_needs_of_the_account(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = run(capsys, monkeypatch, "doctor", "-s", "prod", "--json")
+    assert code == 1  # no credentials
+    found = {finding["what"]: finding for finding in json.loads(out)["findings"]}
+    assert found["AWS credentials"]["ok"] is False
+    quota = found["quota: All P5 Spot Instance Requests"]
+    assert "vCPUs needed in us-east-2; not asked for" in quota["found"]
+    assert "L-C4BD4855" in quota["remedy"]
