@@ -1,4 +1,4 @@
-"""The commands on stacks of target aws, as far as they go without engines: rehearsal, credentials, templates, doctor."""
+"""The commands on stacks of target aws, as far as they go without engines: rehearsal, credentials, template, doctor."""
 
 from __future__ import annotations
 
