@@ -174,7 +174,15 @@ class TestLoginOfWorkers:
         assert spec["containers"][0]["volumeMounts"][0]["mountPath"] == certificates.MOUNT
 
     @pytest.mark.parametrize(
-        "endpoint", ["etcd.trainyard-system.example.com:2379", "etcd:2379", "10.0.0.1:2379", "etcd.my-own:2379"]
+        "endpoint",
+        [
+            "etcd.trainyard-system.example.com:2379",
+            "etcd:2379",
+            "10.0.0.1:2379",
+            "etcd.my-own:2379",
+            "etcd.trainyard-system:2379;etcd.my-own:2379",  # the launcher may try either
+            "etcd.trainyard-system:not-a-port",
+        ],
     )
     def test_no_password_is_sent_anywhere_else(self, endpoint: str) -> None:
         assert worker_pod(job(endpoint), 0, 1, "1:1", self.LOGIN) == worker_pod(job(endpoint), 0, 1, "1:1")

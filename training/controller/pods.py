@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -27,6 +26,7 @@ from training.controller.api import (
     ElasticJob,
     RestartPolicy,
 )
+from training.launch.etcd_client import parse_endpoints
 
 MAX_RESTARTS = "1000"
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
@@ -58,9 +58,13 @@ class RendezvousLogin:
     """Of etcd, as in `etcd.trainyard-system:2379`. Jobs that name another endpoint get no password to send there."""
 
     def serves(self, endpoint: str) -> bool:
-        """Whether an endpoint of a job is this etcd, however it is spelled."""
-        host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
-        return host in {self.host, f"{self.host}.svc", f"{self.host}.svc.cluster.local"}
+        """Whether every endpoint that a job names is this etcd, however it is spelled."""
+        try:
+            endpoints, _ = parse_endpoints(endpoint)
+        except ValueError:  # the launcher tells what is wrong with it
+            return False
+        own = {self.host, f"{self.host}.svc", f"{self.host}.svc.cluster.local"}
+        return {each.host for each in endpoints} <= own
 
 
 class _Resources(BaseModel):
