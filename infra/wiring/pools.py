@@ -263,7 +263,7 @@ def _same_architecture(pool: str, types: list[InstanceType]) -> None:
 def _elasticity(pool: AwsNodePool) -> int:
     """How many machines of a pool may be in repair at a time: those which jobs can do without.
 
-    Jobs that keep going with `min` machines can lose max - min. One machine is left to go on in any case (where
-    `min` is 0), and one at a time is always allowed, else nothing would ever be repaired.
+    Jobs that keep going with `min` machines can lose max - min. A `min` of 0 is about cost and says nothing of jobs:
+    then, as where jobs can do without none, it is one at a time, else nothing would ever be repaired.
     """
-    return max(1, min(pool.max - pool.min, pool.max - 1))
+    return max(1, pool.max - pool.min) if pool.min else 1

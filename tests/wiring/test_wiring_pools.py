@@ -77,7 +77,7 @@ def test_an_odcr_is_a_target_of_on_demand_machines_without_a_group() -> None:
     [
         ({"min": 2, "max": 8}, 6),
         ({"min": 4, "max": 4}, 1),  # no job can do without a machine: still one, else nothing is ever repaired
-        ({"min": 0, "max": 8}, 7),  # one is left to go on
+        ({"min": 0, "max": 8}, 1),  # a pool that shrinks to nothing does not say how few machines a job can do with
         ({"min": 0, "max": 1}, 1),
         ({"min": 2, "max": 8, "repair": AwsRepair(max_parallel=2)}, 2),
     ],
