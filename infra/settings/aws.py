@@ -126,7 +126,7 @@ class AwsRepair(Section):
     enabled: Switch = True
     """Replace or reboot them."""
     max_parallel: Annotated[int, Field(ge=1, le=100), Whole] | None = None
-    """How many at a time; absent: derived from the elasticity that jobs of the pool have (max - min), at least 1."""
+    """How many at a time; absent: as many as jobs can do without, max - min where the pool has a `min`, else 1."""
 
 
 class AwsNodePool(Section):
@@ -263,8 +263,8 @@ class Aws(Section):
     """A monthly budget with notification; absent: none."""
     queues: AwsQueues = AwsQueues()
     """Kueue: who may use how much of the pools."""
-    tags: dict[TagKey, TagValue] = Field(default_factory=dict)
-    """Tags of every AWS resource, beside the stack's own."""
+    tags: Annotated[dict[TagKey, TagValue], Field(max_length=40)] = Field(default_factory=dict)
+    """Tags of every AWS resource, beside the stack's own; at most 40, as AWS takes 50 and EKS adds some."""
     protect: Switch = False
     """Production: cluster, file systems, buckets and keys can be deleted only after this is switched off, and are
     kept when the stack is destroyed."""

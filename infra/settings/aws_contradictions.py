@@ -5,7 +5,6 @@ Each rule names all values that led to it (`by`), so that nothing is concluded f
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
 from infra.catalog.instance_types import instance_type
@@ -14,15 +13,12 @@ from infra.settings.aws_pool_contradictions import in_pools
 from infra.settings.mistakes import Contradiction, Location, removing, repeated, setting
 from infra.settings.sections import Settings
 from infra.wiring.errors import WiringError
-from infra.wiring.naming import cluster_name, node_group_name
-
-SHARED_QUEUE = "shared"
-"""The queue of all pools that no queue has for itself."""
+from infra.wiring.naming import SHARED_QUEUE, cluster_name, node_group_name
+from infra.wiring.network import addresses_per_zone
 
 ADDRESSES_PER_MACHINE = 16
 """The least that a machine takes of its subnet: its own address, and those of the pods that every machine has. The VPC
 CNI, left to itself, takes all addresses of an interface at once: 15 to 50."""
-_ADDRESSES_OF_AWS = 5  # of each subnet: network, router, DNS, one reserved, broadcast
 
 _NETWORK: Location = ("aws", "network")
 _SYSTEM: Location = ("aws", "systemPool")
@@ -153,8 +149,7 @@ def _room(aws: Aws) -> Iterator[Contradiction]:
     zones = sorted(set(aws.network.zones))
     if aws.network.vpc_id or not zones:
         return
-    # An eighth of the VPC for each zone, see infra/wiring/network.py.
-    subnet = ipaddress.IPv4Network(aws.network.cidr).num_addresses // 8 - _ADDRESSES_OF_AWS
+    subnet = addresses_per_zone(aws.network.cidr)
     room = dict.fromkeys(zones, subnet // ADDRESSES_PER_MACHINE)
     pools = [(pool.zone, pool.max) for pool in aws.node_pools] + [(None, aws.system_pool.max)]
     by: tuple[Location, ...] = (("aws", "nodePools"), (*_SYSTEM, "max"), (*_NETWORK, "cidr"), (*_NETWORK, "zones"))

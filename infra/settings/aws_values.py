@@ -19,6 +19,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from infra.settings.base import Whole, WrongValueError
+from infra.wiring.network import LARGEST_VPC, SMALLEST_VPC
 
 NOT_PUBLIC = tuple(
     ipaddress.IPv4Network(block)
@@ -31,6 +32,15 @@ CLOUDWATCH_DAYS = (
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
 )  # fmt: skip
 """Times that CloudWatch can keep logs for (`PutRetentionPolicy` in the CloudWatch Logs API reference)."""
+
+_TAGS_OF_OTHERS = {
+    "aws:": "AWS's own",
+    "eks:": "EKS's own",
+    "trainyard.dev/": "Trainyard's own: the budget counts by them",
+    "kubernetes.io/": "read by Kubernetes, which takes what carries them for its own",
+    "k8s.io/": "read by Kubernetes and the autoscaler, which act on what carries them",
+}
+"""How tags begin that would mean more than a note, on every resource of the stack."""
 
 _WIDEST = 8  # prefix length: two /1 are the whole internet as well
 
@@ -80,11 +90,11 @@ def _vpc_cidr(value: str) -> str:
     if not any(network.subnet_of(private) for private in _PRIVATE):
         blocks = ", ".join(str(block) for block in _PRIVATE)
         raise WrongValueError(f"must be private addresses, within one of {blocks}", "10.0.0.0/16")
-    # Each of up to seven zones gets an eighth, see infra/wiring/network.py; AWS makes no VPC larger than a /16.
-    if not 16 <= network.prefixlen <= 22:
+    if not LARGEST_VPC <= network.prefixlen <= SMALLEST_VPC:
         raise WrongValueError(
-            "must be from /16 (the largest that AWS makes) to /22 (smaller ones leave a zone too few addresses)",
-            f"{network.network_address}/16",
+            f"must be from /{LARGEST_VPC} (the largest that AWS makes) to /{SMALLEST_VPC} (smaller ones leave a zone"
+            " too few addresses)",
+            f"{network.network_address}/{LARGEST_VPC}",
         )
     return value
 
@@ -138,13 +148,10 @@ def _moment(value: str) -> str:
 
 
 def _instance_type(value: str) -> str:
-    from infra.catalog.instance_types import instance_types  # noqa: PLC0415
+    from infra.catalog.instance_types import instance_types, nearest_names  # noqa: PLC0415
 
-    known = instance_types()
-    if value not in known:
-        near = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
-        family = [name for name in known if name.partition(".")[0] == value.partition(".")[0]]
-        names = list(dict.fromkeys([*near, *family]))[:6]
+    if value not in instance_types():
+        names = nearest_names(value)
         nearest = f"nearest: {', '.join(names)}; " if names else ""
         raise WrongValueError(
             f"is no instance type of the catalogue; {nearest}`trainyard gpus` shows all", names[0] if names else None
@@ -193,8 +200,11 @@ def _lustre_capacity(value: int) -> int:
 
 
 def _tag_key(value: str) -> str:
-    if value.lower().startswith("aws:"):
-        raise ValueError("tags that begin with 'aws:' are AWS's own")
+    for beginning, whose in _TAGS_OF_OTHERS.items():
+        if value.lower().startswith(beginning):
+            raise ValueError(f"tags that begin with {beginning!r} are {whose}")
+    if value == "Name":
+        raise ValueError("each resource has a Name of its own")
     return _tag(value, 128)
 
 

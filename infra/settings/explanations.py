@@ -73,7 +73,7 @@ def _what_and_fix(problem: Any, location: Location) -> tuple[str, str | None]:
     if kind in ("too_short", "too_long"):
         least, most = context.get("min_length"), context.get("max_length")
         how_many = f"at least {least}" if kind == "too_short" else f"at most {most}"
-        return f"has {context['actual_length']} entries: must have {how_many}", None
+        return f"has {len(given)} entries: must have {how_many}", None
     reason = {
         "string_type": "must be text; in quotes if YAML takes it for something else",
         "greater_than_equal": f"must be at least {context.get('ge')}",

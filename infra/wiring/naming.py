@@ -20,6 +20,9 @@ goes with the stack."""
 
 KUEUE_NAMESPACE = "kueue-system"
 
+SHARED_QUEUE = "shared"
+"""The queue of all pools that no queue has for itself."""
+
 TAKEN_NAMESPACES = (
     SYSTEM_NAMESPACE,
     NODE_AGENTS_NAMESPACE,

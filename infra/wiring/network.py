@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,12 @@ if TYPE_CHECKING:
 
 _ZONES = "abcdefg"  # the last letters of zones of one region; each has its part of the VPC, used or not
 _PARTS = 8  # one for each of them, the last one for all public subnets
-_SMALLEST_VPC = 22  # prefix length: private subnets of 128 addresses, public ones of 16, the least that EKS takes
+LARGEST_VPC = 16
+"""Prefix length: the most addresses that AWS gives to a VPC."""
+SMALLEST_VPC = 22
+"""Prefix length: with it private subnets have 128 addresses, public ones 16, the least that EKS takes."""
 _SMALLEST_SUBNET = 28
+_ADDRESSES_OF_AWS = 5  # of each subnet: network, router, DNS, one reserved, broadcast
 
 _ENDPOINTS = ("ecr.api", "ecr.dkr", "sts", "ec2", "eks", "eks-auth", "logs", "autoscaling")
 # What pods of the stack would otherwise call over the internet: the EFS and FSx drivers.
@@ -65,12 +70,25 @@ def subnets_of(network: AwsNetwork) -> NetworkPlan:
     vpc = _vpc(network.cidr)
     letters = _letters(network.zones)
     zones = sorted(network.zones)
-    parts = list(vpc.subnets(prefixlen_diff=_PARTS.bit_length() - 1))
+    parts = list(_parts(vpc))
     small = list(parts[-1].subnets(new_prefix=min(vpc.prefixlen + 8, _SMALLEST_SUBNET)))
     private = tuple(Subnet(zone, public=False, cidr=str(parts[letters[zone]])) for zone in zones)
     public = tuple(Subnet(zone, public=True, cidr=str(small[letters[zone]])) for zone in zones)
     with_nat = {"none": (), "single": tuple(zones[:1]), "one-per-zone": tuple(zones)}[network.nat_gateways]
     return NetworkPlan(private, public if with_nat else (), with_nat, endpoints_of(network))
+
+
+def addresses_per_zone(cidr: str) -> int:
+    """How many addresses the private subnet of one zone has for machines and pods.
+
+    Raises:
+        WiringError: the VPC is too small or too large.
+    """
+    return next(_parts(_vpc(cidr))).num_addresses - _ADDRESSES_OF_AWS
+
+
+def _parts(vpc: ipaddress.IPv4Network) -> Iterator[ipaddress.IPv4Network]:
+    return vpc.subnets(prefixlen_diff=_PARTS.bit_length() - 1)
 
 
 def endpoints_of(network: AwsNetwork) -> tuple[str, ...]:
@@ -85,10 +103,10 @@ def _vpc(cidr: str) -> ipaddress.IPv4Network:
         vpc = ipaddress.IPv4Network(cidr)
     except ValueError as error:
         raise WiringError(f"aws.network.cidr is no IPv4 network: {error}. Give one like 10.0.0.0/16.") from None
-    if not 16 <= vpc.prefixlen <= _SMALLEST_VPC:
+    if not LARGEST_VPC <= vpc.prefixlen <= SMALLEST_VPC:
         raise WiringError(
-            f"aws.network.cidr is {cidr}: a VPC has at most a /16, and below a /{_SMALLEST_VPC} its subnets are too"
-            " small for EKS. Give one like 10.0.0.0/16."
+            f"aws.network.cidr is {cidr}: a VPC has at most a /{LARGEST_VPC}, and below a /{SMALLEST_VPC} its subnets"
+            " are too small for EKS. Give one like 10.0.0.0/16."
         )
     return vpc
 

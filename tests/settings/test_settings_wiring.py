@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from typing import Any
 
@@ -14,7 +13,7 @@ from infra.catalog.instance_types import instance_types
 from infra.clusters import CHECKOUT
 from infra.in_cluster import queue_plan
 from infra.settings import SettingsError, from_engine, read_stack_file
-from infra.settings.aws_contradictions import SHARED_QUEUE
+from infra.wiring.naming import SHARED_QUEUE
 from infra.wiring.network import subnets_of
 from infra.wiring.pools import pool_plans, system_plan
 from infra.wiring.storage import storage_of
@@ -92,10 +91,3 @@ def test_the_example_stacks_can_be_wired(stack: str) -> None:
 
 def test_settings_and_queues_agree_on_the_name_of_the_shared_one() -> None:
     assert SHARED_QUEUE == queue_plan.SHARED_QUEUE
-
-
-def test_settings_and_wiring_agree_on_the_size_of_a_zone() -> None:
-    example = read_stack_file(CHECKOUT / "Pulumi.prod.yaml", "prod")
-    assert example.aws is not None
-    for subnet in subnets_of(example.aws.network).private:
-        assert ipaddress.IPv4Network(subnet.cidr).num_addresses - 5 == 8187  # as the sentence about room says

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infra.settings.aws import AwsNetwork
 from infra.wiring.errors import WiringError
-from infra.wiring.network import Subnet, subnets_of
+from infra.wiring.network import Subnet, addresses_per_zone, subnets_of
 
 ZONES = ("us-east-2a", "us-east-2b", "us-east-2c")
 
@@ -39,6 +39,9 @@ def test_subnets_lie_in_the_vpc_and_never_overlap(prefix: int, letters: list[str
     subnets = [ipaddress.IPv4Network(each.cidr) for each in plan.private + plan.public]
     assert all(each.subnet_of(vpc) and each.prefixlen <= 28 for each in subnets)
     assert not any(one.overlaps(other) for one, other in combinations(subnets, 2))
+    # AWS keeps five addresses of each for itself.
+    sizes = {ipaddress.IPv4Network(each.cidr).num_addresses - 5 for each in plan.private}
+    assert sizes == {addresses_per_zone(str(vpc))}
 
 
 @pytest.mark.parametrize("zones", list(permutations(ZONES)))
