@@ -25,8 +25,8 @@ class Namespaces(pulumi.ComponentResource):
     def __init__(self, name: str, *, training: str, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:in_cluster:Namespaces", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        self.system = _namespace(SYSTEM_NAMESPACE, {"enforce": "restricted"}, child)
-        self.training = _namespace(training, {"enforce": "baseline", "warn": "restricted"}, child)
+        self.system = _name(namespace_of_level(SYSTEM_NAMESPACE, {"enforce": "restricted"}, child))
+        self.training = _name(namespace_of_level(training, {"enforce": "baseline", "warn": "restricted"}, child))
         self.register_outputs({"system": self.system, "training": self.training})
 
 
@@ -39,12 +39,15 @@ class NodeAgentsNamespace(pulumi.ComponentResource):
     def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:in_cluster:NodeAgentsNamespace", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        self.node_agents = _namespace(NODE_AGENTS_NAMESPACE, {"enforce": "privileged"}, child)
+        self.node_agents = _name(namespace_of_level(NODE_AGENTS_NAMESPACE, {"enforce": "privileged"}, child))
         self.register_outputs({"nodeAgents": self.node_agents})
 
 
-def _namespace(name: str, levels: dict[str, str], opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+def namespace_of_level(name: str, levels: dict[str, str], opts: pulumi.ResourceOptions) -> Namespace:
+    """A namespace with levels of the pod security standards, by mode (`enforce`, `warn`)."""
     labels = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
-    metadata = ObjectMetaArgs(name=name, labels=labels | MANAGED_BY)
-    namespace = Namespace(name, metadata=metadata, opts=opts)
+    return Namespace(name, metadata=ObjectMetaArgs(name=name, labels=labels | MANAGED_BY), opts=opts)
+
+
+def _name(namespace: Namespace) -> pulumi.Output[str]:
     return namespace.metadata.apply(lambda m: str(m.name))

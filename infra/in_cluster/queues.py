@@ -11,6 +11,7 @@ from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
 from infra.catalog.versions import Chart
+from infra.in_cluster.namespaces import namespace_of_level
 from infra.in_cluster.pods import MANAGED_BY, OwnPods
 from infra.in_cluster.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
 from infra.in_cluster.scheduling import PRIORITY_VALUES
@@ -45,7 +46,10 @@ class Queues(pulumi.ComponentResource):
             opts: of the component.
         """
         super().__init__("trainyard:in_cluster:Queues", name, None, opts)
-        # In a namespace of its own: the chart's webhooks, and their certificates, are bound to where they are.
+        # Of its own: the chart's webhooks, and their certificates, are bound to where they are. Not made by Helm, which
+        # would give it no level, and leave it behind.
+        child = pulumi.ResourceOptions(parent=self)
+        namespace = namespace_of_level(KUEUE_NAMESPACE, {"enforce": "restricted"}, child)
         kueue = Release(
             "kueue",
             ReleaseArgs(
@@ -54,11 +58,10 @@ class Queues(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts=None if chart.is_oci else RepositoryOptsArgs(repo=chart.repository),
                 namespace=KUEUE_NAMESPACE,
-                create_namespace=True,
                 atomic=True,
                 values=_values(pods, training),
             ),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
         self._made = [kueue]  # the chart brings the custom resources' definitions
         topologies = [self._add("Topology", each.name, _topology(each)) for each in plan.topologies]

@@ -121,6 +121,13 @@ def test_custom_resources_come_after_the_chart_that_brings_their_definitions(mad
     assert not [each.name for each in custom if release not in each.after]
 
 
+def test_kueue_s_namespace_is_the_stack_s_and_admits_no_privileged_pod(made: Recorded) -> None:
+    namespace, release = made.one("Namespace")["metadata"], made.one("Release")
+    assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert (release["namespace"], release.get("createNamespace")) == (namespace["name"], None)
+    assert f"kubernetes:core/v1:Namespace {namespace['name']}" in made.after("Release", "kueue")
+
+
 def test_kueue_comes_from_the_lock(made: Recorded) -> None:
     release, chart = made.one("Release"), versions().chart("kueue")
     assert (release["chart"], release["version"]) == (chart.reference, chart.version)
