@@ -101,7 +101,7 @@ def storage_of(settings: Settings) -> Storage:
 
 def _on_aws(settings: Settings, aws: Aws) -> Storage:
     lustre = _lustre(aws)
-    shared = (_efs(protect=aws.protect),) if aws.storage.efs else ()
+    shared = (_efs(),) if aws.storage.efs else ()
     checkpoints = Volume(settings.checkpoints.size, "ReadWriteMany", SHARED_CLASS)
     if aws.storage.checkpoints == "lustre" and lustre is not None:
         checkpoints = Volume(lustre.size, lustre.access_mode, NO_CLASS, volume_name=lustre.name)
@@ -132,8 +132,12 @@ def _gp3() -> ClassPlan:
     )
 
 
-def _efs(*, protect: bool) -> ClassPlan:
-    """Shared folders, each volume an access point of the stack's one EFS: jobs see them as their own, not root's."""
+def _efs() -> ClassPlan:
+    """Shared folders, each volume an access point of the stack's one EFS: jobs see them as their own, not root's.
+
+    With a claim goes its access point; the files stay in the file system (the driver's default), which production
+    protects. The policy is the same everywhere, since a class cannot be changed.
+    """
     return ClassPlan(
         name=SHARED_CLASS,
         provisioner="efs.csi.aws.com",
@@ -144,7 +148,7 @@ def _efs(*, protect: bool) -> ClassPlan:
             "gid": "65532",
             "basePath": "/volumes",
         },
-        reclaim="Retain" if protect else "Delete",
+        reclaim="Delete",
         binding="Immediate",
         needs=("efs",),
     )

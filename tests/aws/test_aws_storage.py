@@ -53,7 +53,6 @@ def test_protection_is_switched_off_without_making_anything_anew(prod: Recorded)
         ("training-images", "forceDelete"),
         ("controller-images", "forceDelete"),
         ("etcd-images", "forceDelete"),
-        ("trainyard-shared", "reclaimPolicy"),
     }
 
 

@@ -156,10 +156,10 @@ def test_what_aws_would_refuse(engine: LittleEngine, token: str, inputs: dict[st
     assert sentence in engine.refusal(token, inputs)
 
 
-def test_a_preview_knows_the_arn_but_not_the_ids_that_aws_draws(engine: LittleEngine) -> None:
+def test_a_preview_knows_neither_arn_nor_ids_since_others_look_the_role_up_by_them(engine: LittleEngine) -> None:
     seen = engine.preview(ROLE, name="later", assumeRolePolicy=trust("ec2.amazonaws.com"))
-    assert seen["arn"] == "arn:aws:iam::123456789012:role/later"
-    assert repr(seen["uniqueId"]) == "<known after apply>"
+    assert [repr(seen[member]) for member in ("arn", "uniqueId")] == ["<known after apply>"] * 2
+    assert seen["maxSessionDuration"] == 3600
 
 
 def test_a_moto_without_the_policies_that_aws_keeps_is_no_mistake_of_the_program(

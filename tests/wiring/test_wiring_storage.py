@@ -67,9 +67,8 @@ def test_exactly_one_class_is_the_cluster_s_default() -> None:
     assert [each.default for each in storage_of(on_aws()).classes] == [True, False]
 
 
-def test_folders_on_efs_outlive_their_claim_in_production() -> None:
-    reclaims = [storage_of(on_aws(protect=protect)).classes[1].reclaim for protect in (False, True)]
-    assert reclaims == ["Delete", "Retain"]
+def test_switching_protection_changes_no_class_as_kubernetes_refuses_that() -> None:
+    assert storage_of(on_aws(protect=True)).classes == storage_of(on_aws(protect=False)).classes
 
 
 def test_checkpoints_on_lustre_take_the_stack_s_own_file_system_whole() -> None:

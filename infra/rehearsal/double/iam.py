@@ -45,12 +45,9 @@ class Role(Kind):
         inputs.get("forceDetachPolicies")  # for the provider, not for AWS
         yield from document_failures("assumeRolePolicy", inputs.get("assumeRolePolicy"), TRUST)
 
-    def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:
-        """The ARN, and what AWS takes for granted."""
-        name, path = inputs.get("name"), inputs.get("path") or "/"
-        given = {"path": path, "maxSessionDuration": inputs.get("maxSessionDuration") or 3600}
-        named = isinstance(name, str) and isinstance(path, str)
-        return given | ({"arn": aws.arn("iam", f"role{path}{name}", region=False)} if named else {})
+    def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:  # noqa: ARG002
+        """What AWS takes for granted. The ARN is not known ahead, as others look the role up by it."""
+        return {"path": inputs.get("path") or "/", "maxSessionDuration": inputs.get("maxSessionDuration") or 3600}
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         role = aws.run(self.requests(inputs)[0])["Role"]
