@@ -82,8 +82,8 @@ class Rehearsed:
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout)
 
-    def plain_pulumi_preview(self, **changes: Any) -> list[dict[str, Any]]:
-        """What plain `pulumi` in the rehearsal's own project would do with other settings: its steps."""
+    def plain_pulumi_preview(self, **changes: Any) -> tuple[list[dict[str, Any]], str]:
+        """What plain `pulumi` in the rehearsal's own project would do with other settings: its steps and errors."""
         file = self.folder / f"project/Pulumi.{self.stack}.yaml"
         before = file.read_text()
         content = yaml.safe_load(before)
@@ -101,8 +101,10 @@ class Rehearsed:
             )
         finally:
             file.write_text(before)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-        return [step for step in json.loads(done.stdout)["steps"] if step["op"] != "same"]
+        told = json.loads(done.stdout)
+        errors = [one["message"] for one in told.get("diagnostics") or () if one["severity"] == "error"]
+        assert (done.returncode == 0) == (errors == []), done.stderr
+        return [step for step in told["steps"] if step["op"] != "same"], "\n".join(errors)
 
     @cached_property
     def connection(self) -> Connection:
@@ -160,6 +162,15 @@ def rehearsed(request: pytest.FixtureRequest) -> Iterator[Rehearsed]:
     if one.folder.exists():  # a test failed
         Rehearsal(State(one.folder)).down()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_preview_from_nothing_leaves_nothing(rehearsed: Rehearsed) -> None:
+    told = rehearsed.run("preview")
+    assert told["rehearsal"] is True
+    assert set(told["changes"]) == {"create"}
+    assert len(told["steps"]) == told["changes"]["create"]
+    assert rehearsed.processes() == []
+    assert not rehearsed.folder.exists()
 
 
 def test_it_comes_up_and_says_what_it_is(rehearsed: Rehearsed) -> None:
@@ -222,14 +233,17 @@ def test_a_changed_pool_is_an_update_in_place_and_a_changed_subnet_a_replacement
     def larger(pools: list[dict[str, Any]]) -> None:
         pools[0]["max"] += 1
 
-    steps = rehearsed.plain_pulumi_preview(nodePools=larger)
+    steps, errors = rehearsed.plain_pulumi_preview(nodePools=larger)
+    assert errors == ""
     groups = [step for step in steps if "aws:eks/nodeGroup:NodeGroup::" in step["urn"]]
     assert [(step["op"], "scalingConfig" in str(step.get("diffReasons"))) for step in groups] == [("update", True)]
 
-    steps = rehearsed.plain_pulumi_preview(network=lambda network: network.update(cidr="10.77.0.0/16"))
+    steps, errors = rehearsed.plain_pulumi_preview(network=lambda network: network.update(cidr="10.77.0.0/16"))
     subnets = [step["op"] for step in steps if "aws:ec2/subnet:Subnet::" in step["urn"]]
     assert subnets
     assert set(subnets) <= {"replace", "create-replacement", "delete-replaced"}
+    # What holds data goes with its subnet only where the settings do not protect it.
+    assert ("currently marked for protection" in errors) == rehearsed.aws.protect, errors
 
 
 def test_the_real_scheduler_places_every_pod_where_the_pure_one_says(rehearsed: Rehearsed) -> None:
