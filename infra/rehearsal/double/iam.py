@@ -20,7 +20,7 @@ class Role(Kind):
 
     token = "aws:iam/role:Role"  # noqa: S105 - a type token
     replace_on = frozenset({"name", "path"})
-    computed = frozenset({"uniqueId", "createDate"})
+    computed = frozenset({"arn", "uniqueId", "createDate"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
         """One CreateRole."""
