@@ -28,7 +28,6 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 from pulumi_kubernetes.policy.v1 import PodDisruptionBudget, PodDisruptionBudgetSpecArgs
 
-from infra.in_cluster.etcd_layout import CLIENT_PORT, METRICS_PORT, PEER_PORT, SERVICE, EtcdLayout
 from infra.in_cluster.etcd_security import EtcdSecurity, KeyMaker, Login
 from infra.in_cluster.pods import (
     MANAGED_BY,
@@ -40,6 +39,7 @@ from infra.in_cluster.pods import (
     restricted_pod,
 )
 from infra.in_cluster.storage_claims import StorageClasses, claim_spec
+from infra.wiring.etcd_layout import CLIENT_PORT, METRICS_PORT, PEER_PORT, SERVICE, EtcdLayout
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from infra.wiring.storage import Volume
 from training.controller.certificates import PEER_SECRET, SERVER_SECRET

@@ -28,8 +28,8 @@ from pulumi_kubernetes.networking.v1 import (
 )
 from pulumi_kubernetes.rbac.v1 import Role, RoleBinding, RoleRefArgs, SubjectArgs
 
-from infra.in_cluster.etcd_layout import CLIENT_PORT, PEER_PORT, SERVICE, EtcdLayout
 from infra.in_cluster.pods import MANAGED_BY, OwnPods, pod_field, restricted_container, restricted_pod
+from infra.wiring.etcd_layout import CLIENT_PORT, PEER_PORT, SERVICE, EtcdLayout
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.certificates import CLIENT_SECRET, client_rules, system_rules
 

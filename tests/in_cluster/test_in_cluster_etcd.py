@@ -11,10 +11,10 @@ from component_recorder import Object, Recorded, record
 
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
-from infra.in_cluster.etcd_layout import EtcdLayout
 from infra.in_cluster.etcd_security import KeyMaker
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.storage_claims import LocalStorageClasses
+from infra.wiring.etcd_layout import EtcdLayout
 from infra.wiring.storage import Volume
 from training.controller import certificates
 
