@@ -70,8 +70,8 @@ RENEW_BEFORE = timedelta(days=90)
 """etcd reads its certificates again for each connection, so a renewed one needs no restart."""
 AUTHORITY_LIFETIME = timedelta(days=3650)
 AUTHORITY_RENEW_BEFORE = LIFETIME
-"""So that no certificate outlives its authority. Jobs and members that run through this one day in nine years have to be
-restarted: they have read the old authorities only (what to do: decision 5)."""
+"""So that no certificate outlives its authority. Jobs and members that run through this one day in nine years know the
+old authorities only, and have to be restarted (how: decision 5)."""
 ETCD_PATIENCE = timedelta(seconds=120)
 """etcd and this program may start together."""
 _CLOCK_SKEW = timedelta(minutes=5)
