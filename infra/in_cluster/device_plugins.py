@@ -165,7 +165,8 @@ def _efa(image: str) -> ContainerArgs:
         name="efa-device-plugin",
         image=image,
         resources=ResourceRequirementsArgs(requests={"cpu": "10m", "memory": "20Mi"}, limits={"memory": "128Mi"}),
-        # It reads the EFA devices themselves, which the machine shows to privileged containers only.
+        # As in AWS's chart, since it looks at Neuron devices as well (eks-charts #1245). Others run it without, on p5
+        # with Ubuntu (NVIDIA/aicr #872); on the images of these machines we know of nobody who has tried.
         security_context=SecurityContextArgs(privileged=True, run_as_user=0),
         volume_mounts=[
             VolumeMountArgs(name="device-plugins", mount_path=_SOCKETS),
