@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 
 class Vpc(Ec2Kind):
@@ -483,7 +483,7 @@ class VpcEndpoint(Ec2Kind):
         """A gateway endpoint lives in route tables, an interface endpoint in subnets; the names carry the region."""
         kind = inputs.get("vpcEndpointType", "Gateway")
         for key, (_, owner) in self._LISTS.items():
-            if inputs.get(key) is not None and kind is not UNKNOWN and kind != owner:
+            if is_known(inputs.get(key)) and kind not in {owner, UNKNOWN}:
                 yield Failure(key, f"{key} belongs to endpoints of type {owner}, this one is of type {kind}")
         if kind == "Gateway" and inputs.get("privateDnsEnabled") is True:
             yield Failure("privateDnsEnabled", "gateway endpoints have no private DNS names")

@@ -10,7 +10,7 @@ from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
 from infra.rehearsal.double.policy_documents import as_written
 from infra.rehearsal.double.tags import retag, tags_of
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("RepositoryNotFoundException",)
 _RULE_KEYS = frozenset({"rulePriority", "description", "selection", "action"})
@@ -61,7 +61,7 @@ class Repository(Kind):
         for index, one in enumerate(encryption or ()):
             if index > 0:
                 yield Failure(f"encryptionConfigurations[{index}]", "a repository has one encryption")
-            if one.get("kmsKey") is not None and one.get("encryptionType") not in {"KMS", "KMS_DSSE", UNKNOWN}:
+            if is_known(one.get("kmsKey")) and one.get("encryptionType") not in {"KMS", "KMS_DSSE", UNKNOWN}:
                 yield Failure(f"encryptionConfigurations[{index}].kmsKey", "a key only with encryptionType: KMS")
         mutability = inputs.get("imageTagMutability") or "MUTABLE"
         if isinstance(mutability, str):

@@ -13,7 +13,7 @@ from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
 from infra.rehearsal.double.network import network_mistakes
 from infra.rehearsal.double.tags import retag, tags_of
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _CHANGES = "efs-changes"
 _TRANSITIONS = {
@@ -64,19 +64,19 @@ class FileSystem(Kind):
         """What fits together: EFS API reference, CreateFileSystem and PutLifecycleConfiguration."""
         throughput, performance = inputs.get("throughputMode"), inputs.get("performanceMode")
         provisioned = inputs.get("provisionedThroughputInMibps")
-        if inputs.get("kmsKeyId") is not None and not inputs.get("encrypted"):
+        if is_known(inputs.get("kmsKeyId")) and not inputs.get("encrypted"):
             yield Failure("kmsKeyId", "a key only with encrypted: true")
         if throughput == "provisioned" and provisioned is None:
             yield Failure("provisionedThroughputInMibps", "throughputMode provisioned needs it")
-        if provisioned is not None and throughput not in {"provisioned", UNKNOWN}:
+        if is_known(provisioned) and throughput not in {"provisioned", UNKNOWN}:
             yield Failure("provisionedThroughputInMibps", "only with throughputMode: provisioned")
         if performance == "maxIO" and throughput == "elastic":
             yield Failure("performanceMode", "maxIO does not go with elastic throughput; leave it out")
-        if performance == "maxIO" and inputs.get("availabilityZoneName") is not None:
+        if performance == "maxIO" and is_known(inputs.get("availabilityZoneName")):
             yield Failure("performanceMode", "maxIO does not go with a file system of one zone; leave it out")
         seen: set[str] = set()
         for index, policy in enumerate(inputs.get("lifecyclePolicies") or ()):
-            said = [] if policy is UNKNOWN else [name for name in _TRANSITIONS if policy.get(name) is not None]
+            said = [name for name in _TRANSITIONS if is_known(policy.get(name))]
             if len(said) > 1:
                 yield Failure(f"lifecyclePolicies[{index}]", f"one transition in each policy, not {', '.join(said)}")
             for name in set(said) & seen:

@@ -14,7 +14,7 @@ from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
 from infra.rehearsal.double.network import network_mistakes, vpc_of_subnet
 from infra.rehearsal.double.tags import retag, tags_of
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 LUSTRE_PORT = 988
 _CHANGES = "fsx-changes"
@@ -112,7 +112,7 @@ class LustreFileSystem(Kind):
             yield from _size(deployment, storage, inputs)
             yield from _of_deployment(deployment, inputs)
         backups, begins = inputs.get("automaticBackupRetentionDays"), inputs.get("dailyAutomaticBackupStartTime")
-        if begins is not None and not backups:
+        if is_known(begins) and not backups:
             yield Failure("dailyAutomaticBackupStartTime", "only where backups are kept: automaticBackupRetentionDays")
         subnets = [inputs.get("subnetIds")]
         yield from network_mistakes(aws, subnets, "subnetIds", inputs.get("securityGroupIds"), "securityGroupIds",
@@ -205,7 +205,7 @@ def _computed(aws: Aws, system: Mapping[str, Any]) -> dict[str, Any]:
 def _throughput(deployment: str, storage: str, inputs: Mapping[str, Any]) -> Iterator[Failure]:
     throughput = inputs.get("perUnitStorageThroughput")
     if not deployment.startswith("PERSISTENT"):
-        if throughput is not None:
+        if is_known(throughput):
             yield Failure("perUnitStorageThroughput", f"{deployment} has a fixed throughput; leave it out")
     elif (allowed := _PERSISTENT_THROUGHPUTS.get((deployment, storage))) is None:
         yield Failure("storageType", f"{deployment} has no {storage} storage")
@@ -244,17 +244,17 @@ def _size(deployment: str, storage: str, inputs: Mapping[str, Any]) -> Iterator[
 
 def _of_deployment(deployment: str, inputs: Mapping[str, Any]) -> Iterator[Failure]:
     if not deployment.startswith("PERSISTENT"):
-        if inputs.get("kmsKeyId") is not None:
+        if is_known(inputs.get("kmsKeyId")):
             yield Failure("kmsKeyId", f"{deployment} is encrypted with FSx's own key; leave it out")
         if inputs.get("automaticBackupRetentionDays") not in {None, 0, UNKNOWN}:
             yield Failure("automaticBackupRetentionDays", f"{deployment} has no backups")
     if deployment == "PERSISTENT_2":
         for path in ("importPath", "exportPath", "autoImportPolicy"):
-            if inputs.get(path) is not None:
+            if is_known(inputs.get(path)):
                 yield Failure(path, "PERSISTENT_2 is joined to a bucket by a data repository association instead")
         if inputs.get("fileSystemTypeVersion") == "2.10":
             yield Failure("fileSystemTypeVersion", "PERSISTENT_2 needs Lustre 2.12 or newer, not 2.10")
-    elif inputs.get("metadataConfiguration") is not None:
+    elif is_known(inputs.get("metadataConfiguration")):
         yield Failure("metadataConfiguration", f"only PERSISTENT_2 has it, not {deployment}")
     if inputs.get("efaEnabled") is True:
         if deployment != "PERSISTENT_2":

@@ -17,7 +17,7 @@ from infra.rehearsal.double.policy_documents import (
     words_of,
 )
 from infra.rehearsal.double.tags import retag, tags_of
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("NotFoundException",)
 _PENDING = "KMSInvalidStateException"
@@ -66,7 +66,7 @@ class Key(Kind):
         window = inputs.get("deletionWindowInDays")
         if isinstance(window, int) and not 7 <= window <= 30:
             yield Failure("deletionWindowInDays", f"a deleted key waits 7 to 30 days for its end, not {window}")
-        if inputs.get("rotationPeriodInDays") is not None and not inputs.get("enableKeyRotation"):
+        if is_known(inputs.get("rotationPeriodInDays")) and not inputs.get("enableKeyRotation"):
             yield Failure("rotationPeriodInDays", "only with enableKeyRotation: true")
         spec = inputs.get("customerMasterKeySpec")
         if inputs.get("enableKeyRotation") and spec not in {None, UNKNOWN, "SYMMETRIC_DEFAULT"}:

@@ -18,7 +18,7 @@ from infra.catalog.instance_types import UnknownInstanceTypeError, instance_type
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 USER_DATA_BYTES = 16384
 """Before it is encoded, https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html."""
@@ -66,7 +66,7 @@ class LaunchTemplate(Ec2Kind):
         yield from _reservation_rules(inputs)
         yield from _user_data_rules(inputs.get("userData"))
         follows, given = inputs.get("updateDefaultVersion"), inputs.get("defaultVersion")
-        if follows is True and given is not None:
+        if follows is True and is_known(given):
             yield Failure("defaultVersion", "the default version is either given or follows the latest, not both")
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
@@ -214,7 +214,7 @@ def interface_mistakes(type_name: str, interfaces: Sequence[Mapping[str, Any]]) 
 
 def _eks_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     for key in ("iamInstanceProfile", "instanceInitiatedShutdownBehavior"):
-        if inputs.get(key) is not None:
+        if is_known(inputs.get(key)):
             yield Failure(key, "EKS takes no template that sets this: it belongs to the node group")
     if (inputs.get("hibernationOptions") or {}).get("configured") is True:
         yield Failure("hibernationOptions.configured", "EKS takes no template with hibernation")
@@ -224,7 +224,7 @@ def _eks_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
             "EKS takes no template with spot options: spot is the node group's capacityType",
         )
     for index, interface in enumerate(inputs.get("networkInterfaces") or []):
-        if interface.get("subnetId") is not None:
+        if is_known(interface.get("subnetId")):
             yield Failure(
                 f"networkInterfaces[{index}].subnetId", "EKS takes no template with subnets: they are the node group's"
             )
@@ -235,7 +235,7 @@ def _network_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     if interfaces is UNKNOWN or not interfaces:
         return
     for key in ("vpcSecurityGroupIds", "securityGroupNames"):
-        if inputs.get(key):
+        if is_known(inputs.get(key)) and inputs[key]:
             yield Failure(key, "with networkInterfaces, security groups stand on the interfaces, none at the top")
     places = [(i.get("networkCardIndex") or 0, i.get("deviceIndex") or 0) for i in interfaces]
     if (0, 0) not in places and not any(UNKNOWN in place for place in places):
@@ -266,7 +266,7 @@ def _reservation_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     target = specification.get("capacityReservationTarget") or {}
     reserved = target.get("capacityReservationId") or target.get("capacityReservationResourceGroupArn")
     placement = inputs.get("placement") or {}
-    if reserved and (placement.get("groupName") or placement.get("groupId")):
+    if is_known(reserved) and any(is_known(placement.get(key)) for key in ("groupName", "groupId")):
         yield Failure(
             "placement.groupName",
             "machines of a reservation don't fit into a placement group that the reservation was not made in:"

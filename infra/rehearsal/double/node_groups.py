@@ -19,7 +19,7 @@ from infra.rehearsal.double.eks_common import (
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
 from infra.rehearsal.double.launch_templates import interface_mistakes
 from infra.rehearsal.double.validation import model
-from infra.rehearsal.double.values import UNKNOWN, has_unknown
+from infra.rehearsal.double.values import UNKNOWN, has_unknown, is_known
 
 if TYPE_CHECKING:
     from infra.rehearsal.nodes import Group
@@ -173,7 +173,7 @@ def _size_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     elif isinstance(least, int) and isinstance(most, int) and isinstance(now, int) and not least <= now <= most:
         yield Failure("scalingConfig.desiredSize", f"desiredSize {now} is not between {least} and {most}")
     update = inputs.get("updateConfig") or {}
-    if update.get("maxUnavailable") is not None and update.get("maxUnavailablePercentage") is not None:
+    if all(is_known(update.get(limit)) for limit in ("maxUnavailable", "maxUnavailablePercentage")):
         yield Failure("updateConfig", "either maxUnavailable or maxUnavailablePercentage, not both")
 
 
@@ -190,21 +190,22 @@ def _taint_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
 
 
 def _type_rules(inputs: Mapping[str, Any], template: Mapping[str, Any] | None) -> Iterator[Failure]:
-    types = inputs.get("instanceTypes")
+    types, capacity = inputs.get("instanceTypes"), inputs.get("capacityType")
+    given = isinstance(types, list) and bool(types)
     sold = model("ec2").shape_for("InstanceType").enum
     for index, name in enumerate(types or []):
         if isinstance(name, str) and name not in sold:
             yield Failure(f"instanceTypes[{index}]", f"EC2 has no instance type {name}")
-    if inputs.get("capacityType") == "CAPACITY_BLOCK":
-        if types:
+    if capacity == "CAPACITY_BLOCK":
+        if given:
             yield Failure("instanceTypes", "a capacity block's instance type stands in the launch template")
         if inputs.get("launchTemplate") is None:
             yield Failure("launchTemplate", "a capacity block needs a launch template with its reservation")
     if template is None:
         return
-    if types and template.get("InstanceType"):
+    if given and template.get("InstanceType"):
         yield Failure("instanceTypes", f"the launch template has an instance type already: {template['InstanceType']}")
-    if not types and not template.get("InstanceType") and inputs.get("capacityType") != "CAPACITY_BLOCK":
+    if not types and not template.get("InstanceType") and capacity not in {"CAPACITY_BLOCK", UNKNOWN}:
         yield Failure(
             "instanceTypes", "neither the node group nor its launch template has an instance type: EKS takes t3.medium"
         )
@@ -214,7 +215,7 @@ def _template_rules(inputs: Mapping[str, Any], template: Mapping[str, Any] | Non
     if inputs.get("launchTemplate") is None:
         return
     for key in ("diskSize", "remoteAccess"):
-        if inputs.get(key) is not None:
+        if is_known(inputs.get(key)):
             yield Failure(key, "with a launch template this stands in the template")
     reference = inputs["launchTemplate"]
     if reference is not UNKNOWN and (reference.get("id") is None) == (reference.get("name") is None):
@@ -223,13 +224,13 @@ def _template_rules(inputs: Mapping[str, Any], template: Mapping[str, Any] | Non
         return
     if template.get("ImageId"):
         for key in ("amiType", "releaseVersion", "version"):
-            if inputs.get(key) is not None:
+            if is_known(inputs.get(key)):
                 yield Failure(key, "the launch template names an image of its own, which decides this")
     market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
     if inputs.get("capacityType") == "CAPACITY_BLOCK":
         if market != "capacity-block":
             yield Failure("capacityType", "the launch template of a capacity block has the market type capacity-block")
-    elif market == "capacity-block":
+    elif market == "capacity-block" and inputs.get("capacityType") is not UNKNOWN:
         yield Failure("capacityType", "a launch template with market type capacity-block needs CAPACITY_BLOCK here")
     if inputs.get("capacityType") == "SPOT" and template.get("CapacityReservationSpecification"):
         yield Failure("capacityType", "spot machines use no capacity reservation")

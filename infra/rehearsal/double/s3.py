@@ -18,7 +18,7 @@ from infra.rehearsal.double.policy_documents import (
     words_of,
 )
 from infra.rehearsal.double.tags import tags_of
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("NoSuchBucket", "404")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -279,7 +279,7 @@ class BucketServerSideEncryptionConfiguration(_OfBucket):
             yield Failure("rules", f"a bucket has one rule of encryption, not {len(given or ())}")
         for index, rule in enumerate(given or ()):
             default = rule.get("applyServerSideEncryptionByDefault") or {}
-            if default.get("kmsMasterKeyId") is not None and default.get("sseAlgorithm") == "AES256":
+            if is_known(default.get("kmsMasterKeyId")) and default.get("sseAlgorithm") == "AES256":
                 yield Failure(
                     f"rules[{index}].applyServerSideEncryptionByDefault.kmsMasterKeyId",
                     "AES256 is encryption with S3's own keys; with a key of KMS it is aws:kms",

@@ -10,7 +10,7 @@ from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.ec2 import default_security_group
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
-from infra.rehearsal.double.values import UNKNOWN
+from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _DESCRIPTION = re.compile(r"[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]*")
 _SOURCES = ("cidrIpv4", "cidrIpv6", "prefixListId", "referencedSecurityGroupId")
@@ -89,7 +89,7 @@ class DefaultSecurityGroup(Ec2Kind):
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterable[Failure]:  # noqa: ARG002
         """No rules: the rehearsal empties the group, which is what a program wants of it."""
         for key in ("ingress", "egress"):
-            if inputs.get(key):
+            if is_known(inputs.get(key)) and inputs[key]:
                 yield Failure(key, "the rehearsal only empties the default group; give rules to a group of your own")
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102

@@ -78,9 +78,14 @@ def has_unknown(value: object) -> bool:
     return value is UNKNOWN
 
 
+def is_known(value: object) -> bool:
+    """Whether a value is there and known. Only such a value may be refused for being there."""
+    return value is not None and value is not UNKNOWN
+
+
 def map_known(value: Any, change: Callable[[Any], Any]) -> Any:
     """`change(value)` of a value that is there; absent and unknown values stay what they are."""
-    return value if value is None or value is UNKNOWN else change(value)
+    return change(value) if is_known(value) else value
 
 
 def _decode(value: struct_pb2.Value) -> Any:
