@@ -95,12 +95,13 @@ class LustreVolume(pulumi.ComponentResource):
             metadata=ObjectMetaArgs(name=plan.name),
             spec=PersistentVolumeSpecArgs(
                 capacity={"storage": plan.size},
-                access_modes=[plan.access_mode],
+                access_modes=list(plan.access_modes),
                 persistent_volume_reclaim_policy=plan.reclaim,
                 storage_class_name="",
                 mount_options=list(plan.mount_options),
                 csi=CSIPersistentVolumeSourceArgs(
                     driver=plan.driver,
+                    fs_type=plan.fs_type,
                     volume_handle=file_system.id,
                     volume_attributes={"dnsname": file_system.dns_name, "mountname": file_system.mount_name},
                 ),

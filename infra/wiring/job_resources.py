@@ -185,6 +185,8 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
             "runAsUser": _UNPRIVILEGED,
             "runAsGroup": _UNPRIVILEGED,
             "fsGroup": _UNPRIVILEGED,
+            # Once, and not at each start: that would be a walk through all files of the volume of checkpoints.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [

@@ -60,7 +60,9 @@ class StaticVolume:
     name: str
     size: str
     driver: str
-    access_mode: str
+    access_modes: tuple[str, ...]
+    """The first is how the driver mounts it."""
+    fs_type: str
     reclaim: Reclaim
     mount_options: tuple[str, ...]
 
@@ -104,7 +106,7 @@ def _on_aws(settings: Settings, aws: Aws) -> Storage:
     shared = (_efs(),) if aws.storage.efs else ()
     checkpoints = Volume(settings.checkpoints.size, "ReadWriteMany", SHARED_CLASS)
     if aws.storage.checkpoints == "lustre" and lustre is not None:
-        checkpoints = Volume(lustre.size, lustre.access_mode, NO_CLASS, volume_name=lustre.name)
+        checkpoints = Volume(lustre.size, lustre.access_modes[0], NO_CLASS, volume_name=lustre.name)
     return Storage(
         own_classes=(),
         etcd=Volume(settings.etcd.storage, "ReadWriteOnce", BLOCK_CLASS),
@@ -155,14 +157,20 @@ def _efs() -> ClassPlan:
 
 
 def _lustre(aws: Aws) -> StaticVolume | None:
-    """The stack's own FSx for Lustre. Its life is that of the stack: Kubernetes never deletes it."""
+    """The stack's own FSx for Lustre. Its life is that of the stack: Kubernetes never deletes it.
+
+    A new file system belongs to root, and jobs run as an ordinary user: their `fsGroup` lets them write. The driver's
+    policy is the usual one (`ReadWriteOnceWithFSType`), with which the kubelet heeds it only on volumes that have a
+    type and ReadWriteOnce among their modes. It keeps nobody out: they are mounted by the first mode.
+    """
     if aws.storage.lustre is None:
         return None
     return StaticVolume(
         name=LUSTRE_VOLUME,
         size=f"{aws.storage.lustre.capacity_gib}Gi",
         driver="fsx.csi.aws.com",
-        access_mode="ReadWriteMany",
+        access_modes=("ReadWriteMany", "ReadWriteOnce"),
+        fs_type="lustre",
         reclaim="Retain",
         mount_options=("flock",),
     )

@@ -19,7 +19,9 @@ GP3 = ClassPlan(
     needs=("kms-key",),
 )
 EFS = ClassPlan("shared", "efs.csi.aws.com", {"provisioningMode": "efs-ap"}, "Retain", "Immediate", needs=("efs",))
-LUSTRE = StaticVolume("lustre", "1200Gi", "fsx.csi.aws.com", "ReadWriteMany", "Retain", ("flock",))
+LUSTRE = StaticVolume(
+    "lustre", "1200Gi", "fsx.csi.aws.com", ("ReadWriteMany", "ReadWriteOnce"), "lustre", "Retain", ("flock",)
+)
 
 
 def test_classes_know_what_only_the_cloud_knows() -> None:
@@ -43,6 +45,7 @@ def test_a_lustre_file_system_is_one_volume_that_the_claim_names() -> None:
     made = record(make)
     volume, claim = made.one("PersistentVolume")["spec"], made.one("PersistentVolumeClaim")["spec"]
     assert volume["csi"]["volumeHandle"] == "fs-1"
+    assert (volume["csi"]["fsType"], volume["accessModes"]) == ("lustre", ["ReadWriteMany", "ReadWriteOnce"])
     assert volume["csi"]["volumeAttributes"] == {"dnsname": "fs-1.fsx.example", "mountname": "abcdef"}
     assert (volume["persistentVolumeReclaimPolicy"], volume["mountOptions"]) == ("Retain", ["flock"])
     assert claim["volumeName"] == "lustre"

@@ -119,6 +119,12 @@ def test_workers_have_no_capability_that_their_namespace_refuses() -> None:
     assert capabilities == [{"drop": ["ALL"]}, {"drop": ["ALL"]}]
 
 
+def test_workers_may_write_to_a_file_system_that_belonged_to_root_and_walk_through_it_once() -> None:
+    context = pod_spec(job_on(P5))["securityContext"]
+    assert context["fsGroup"] == context["runAsGroup"] != 0
+    assert context["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 def test_a_job_in_a_queue_says_so_on_its_pods() -> None:
     metadata = job_on(P5, queue="shared")["spec"]["replicaSpecs"]["Worker"]["template"]["metadata"]
     assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "shared"}

@@ -80,6 +80,8 @@ def test_checkpoints_on_lustre_take_the_stack_s_own_file_system_whole() -> None:
         "Retain",
         ("flock",),
     )
+    # Or the kubelet would not heed the jobs' fsGroup, and only root could write; jobs mount it by the first mode.
+    assert (volume.fs_type, volume.access_modes) == ("lustre", ("ReadWriteMany", "ReadWriteOnce"))
     # No class, not even the default one: the claim waits for this volume and no other.
     assert storage.checkpoints == Volume("2400Gi", "ReadWriteMany", "", volume_name=volume.name)
     assert [each.name for each in storage.classes] == [BLOCK_CLASS]
