@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 from collections.abc import Iterator
 from decimal import Decimal
-from importlib import resources
 from typing import Any
 
 import boto3
 import pytest
 from botocore.stub import ANY, Stubber
+from ec2_descriptions import described_by_ec2
 
 from infra.catalog import account
 from infra.catalog.account import AccountError, Clients, compare
@@ -22,9 +21,8 @@ REGION = "us-east-1"
 
 
 def described(name: str) -> dict[str, Any]:
-    """One entry of EC2's DescribeInstanceTypes, as moto bundles it."""
-    packed = resources.files("moto.ec2").joinpath("resources/instance_types.json.gz").read_bytes()
-    entry: dict[str, Any] = copy.deepcopy(json.loads(gzip.decompress(packed))[name])
+    """One entry of EC2's DescribeInstanceTypes, to be changed at will."""
+    entry: dict[str, Any] = copy.deepcopy(described_by_ec2()[name])
     return entry
 
 

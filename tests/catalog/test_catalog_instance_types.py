@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from importlib import resources
-from typing import Any
-
 import pytest
+from ec2_descriptions import described_by_ec2
 
 from infra.catalog.account import differences_of
 from infra.catalog.instance_types import (
@@ -29,36 +25,28 @@ GPU_FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def described_by_ec2() -> dict[str, Any]:
-    """EC2's DescribeInstanceTypes as moto bundles it."""
-    packed = resources.files("moto.ec2").joinpath("resources/instance_types.json.gz").read_bytes()
-    descriptions: dict[str, Any] = json.loads(gzip.decompress(packed))
-    return descriptions
-
-
-def test_every_value_is_ec2s_own_or_a_listed_difference(described_by_ec2: dict[str, Any]) -> None:
+def test_every_value_is_ec2s_own_or_a_listed_difference() -> None:
     found = {
         (difference.type, difference.field)
         for machine in ALL
-        if machine.name in described_by_ec2
-        for difference in differences_of(machine, described_by_ec2[machine.name])
+        if machine.name in described_by_ec2()
+        for difference in differences_of(machine, described_by_ec2()[machine.name])
     }
-    missing = {(machine.name, "*") for machine in ALL if machine.name not in described_by_ec2}
+    missing = {(machine.name, "*") for machine in ALL if machine.name not in described_by_ec2()}
     assert found | missing == set(differences())
 
 
-def test_a_wrong_value_would_be_found(described_by_ec2: dict[str, Any]) -> None:
-    described = described_by_ec2["p5.48xlarge"]
+def test_a_wrong_value_would_be_found() -> None:
+    described = described_by_ec2()["p5.48xlarge"]
     found = differences_of(instance_type("p6-b300.48xlarge"), described)
     assert {difference.field for difference in found} >= {"efa", "cards", "gpu", "memory_mib"}
 
 
-def test_no_size_of_a_gpu_family_is_left_out(described_by_ec2: dict[str, Any]) -> None:
+def test_no_size_of_a_gpu_family_is_left_out() -> None:
     assert {machine.family for machine in GPU_TYPES} == GPU_FAMILIES
     whole_gpus = {
         name
-        for name, described in described_by_ec2.items()
+        for name, described in described_by_ec2().items()
         if name.partition(".")[0] in GPU_FAMILIES and described["GpuInfo"]["Gpus"][0]["Count"]
     }
     assert whole_gpus <= set(instance_types())
