@@ -136,12 +136,22 @@ def instance_type(name: str) -> InstanceType:
     known = instance_types()
     if name in known:
         return known[name]
+    if reason := left_out(name):
+        raise UnknownInstanceTypeError(
+            f"the catalogue has no {name!r} on purpose: {reason}. `trainyard gpus` shows what it has."
+        )
     names = nearest_names(name)
     nearest = f"Nearest: {', '.join(names)}. " if names else ""
     raise UnknownInstanceTypeError(
         f"the catalogue has no instance type {name!r}. {nearest}`trainyard gpus` shows all; a missing one belongs into "
         "infra/catalog/instance_types.toml."
     )
+
+
+def left_out(name: str) -> str | None:
+    """Why a type is not in the catalogue on purpose; None: its family is there, or nobody has thought of it."""
+    reason: str | None = table("instance_types")["left_out"].get(name.partition(".")[0])
+    return reason
 
 
 def nearest_names(name: str) -> list[str]:

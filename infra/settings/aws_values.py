@@ -148,9 +148,11 @@ def _moment(value: str) -> str:
 
 
 def _instance_type(value: str) -> str:
-    from infra.catalog.instance_types import instance_types, nearest_names  # noqa: PLC0415
+    from infra.catalog.instance_types import instance_types, left_out, nearest_names  # noqa: PLC0415
 
     if value not in instance_types():
+        if reason := left_out(value):
+            raise WrongValueError(f"is left out of the catalogue: {reason}; `trainyard gpus` shows all", None)
         names = nearest_names(value)
         nearest = f"nearest: {', '.join(names)}; " if names else ""
         raise WrongValueError(

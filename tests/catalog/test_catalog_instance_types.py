@@ -13,6 +13,7 @@ from infra.catalog.instance_types import (
     gpus,
     instance_type,
     instance_types,
+    left_out,
     nearest_names,
 )
 from infra.catalog.tables import table
@@ -50,6 +51,18 @@ def test_no_size_of_a_gpu_family_is_left_out() -> None:
         if name.partition(".")[0] in GPU_FAMILIES and described["GpuInfo"]["Gpus"][0]["Count"]
     }
     assert whole_gpus <= set(instance_types())
+
+
+def test_a_family_with_nvidia_gpus_is_there_or_left_out_with_a_reason() -> None:
+    nvidia = {
+        name
+        for name, described in described_by_ec2().items()
+        if any(gpu["Manufacturer"] == "NVIDIA" for gpu in described.get("GpuInfo", {}).get("Gpus", ()))
+    }
+    assert {name for name in nvidia if name not in instance_types() and not left_out(name)} == set()
+    assert [name for name in instance_types() if left_out(name)] == []
+    with pytest.raises(UnknownInstanceTypeError, match=r"no 'trn2\.48xlarge' on purpose: Trainium runs Neuron"):
+        instance_type("trn2.48xlarge")
 
 
 @pytest.mark.parametrize("machine", ALL, ids=lambda machine: machine.name)

@@ -149,6 +149,7 @@ VALUES = [
          "retentionDays 3653"),
     Case((*LOGS, "types"), ["api", "adit"], "aws.logs.types[1]", "allowed: api, audit", "types[1]' audit"),
     Case((*POOL, "types", 0), "p5.48xl", "aws.nodePools[0].types[0]", "nearest: p5.48xlarge", "types[0]' p5.48xlarge"),
+    Case((*POOL, "types", 0), "p3dn.24xlarge", "aws.nodePools[0].types[0]", "V100 is too old for CUDA 13", "g6.xlarge"),
     Case((*POOL, "types", 0), "quantum", "aws.nodePools[0].types[0]", "`trainyard gpus` shows all"),
     Case((*POOL, "types"), [], "aws.nodePools[0].types", "has 0 entries: must have at least 1"),
     Case((*POOL, "types"), REMOVED, "aws.nodePools[0].types", "is missing", "nodePools[0].types[0]' g6.xlarge"),
