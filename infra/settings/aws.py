@@ -138,7 +138,8 @@ class AwsNodePool(Section):
     """Instance types, the same number of GPUs and EFA interfaces in all of them; the first one is what the autoscaler
     reckons with, so no other may have fewer CPUs or less memory. More than one only for spot and on-demand."""
     capacity: AwsCapacity = "on-demand"
-    """`spot` machines carry a taint that only workloads which survive a reclaim tolerate."""
+    """`spot` machines carry a taint that only workloads which survive a reclaim tolerate. EKS updates the machines of a
+    `capacity-block` only while there are none."""
     min: Annotated[int, Field(ge=0, le=1000), Whole] = 0
     """Least number of machines; 0 with `capacity-block`, which has none before it begins."""
     max: Annotated[int, Field(ge=1, le=1000), Whole] = 4

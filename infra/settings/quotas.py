@@ -2,7 +2,8 @@
 
 A new account has none for GPU machines, and a raise takes days. A node group without quota does not fail: its machines
 never come. Names and codes are those of the Service Quotas console (EC2 user guide, on-demand and spot quotas); EC2
-counts vCPUs, and all machines of the account in the region, not only this stack's.
+counts vCPUs, and all machines of the account in the region, not only this stack's. Elastic IPs, of which each NAT
+gateway takes one, are counted likewise, and an account begins with five.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from infra.catalog.instance_types import instance_type
 from infra.settings.aws import Aws, AwsNodePool
 from infra.settings.sections import Settings
+from infra.wiring.network import subnets_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Quota:
     needed: int
     """What this stack can use at most."""
     unit: str
-    """`vCPUs`, or `machines` for capacity blocks."""
+    """`vCPUs`, `machines` for capacity blocks, `addresses`."""
     region: str
     unconfirmed: bool = False
     """No document of AWS that we read ties this quota to this family of machines: look it up in the console."""
@@ -48,6 +50,8 @@ _P_SPOT = _Kind("All P4, P3 and P2 Spot Instance Requests", "L-7212CCBC")
 _P5_SPOT = _Kind("All P5 Spot Instance Requests", "L-C4BD4855")
 # AWS's list names no spot quota for P6; lists that others publish disagree between the two of P.
 _P6_SPOT = _Kind(_P5_SPOT.name, _P5_SPOT.code, unconfirmed=True)
+
+_ADDRESSES = _Kind("EC2-VPC Elastic IPs", "L-0263D0A3")
 
 # Capacity blocks have quotas of their own, by family, in machines. The codes were seen in one published list only.
 _BLOCKS = {
@@ -81,6 +85,8 @@ def _of_stack(aws: Aws) -> Iterator[tuple[_Kind, str, int]]:
     yield _STANDARD, "vCPUs", aws.system_pool.max * max(instance_type(name).vcpus for name in aws.system_pool.types)
     for pool in aws.node_pools:
         yield from _of_pool(pool)
+    if gateways := len(subnets_of(aws.network).nat_zones):
+        yield _ADDRESSES, "addresses", gateways
 
 
 def _of_pool(pool: AwsNodePool) -> Iterator[tuple[_Kind, str, int]]:

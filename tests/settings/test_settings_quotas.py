@@ -9,9 +9,11 @@ from infra.clusters import CHECKOUT
 from infra.settings import Aws, AwsNetwork, AwsNodePool, AwsReservation, AwsSystemPool, Settings, read_stack_file
 from infra.settings.quotas import Quota, quotas_needed
 
+ZONES = ("us-east-2a", "us-east-2b")
 
-def aws(*pools: AwsNodePool, **system: int) -> Settings:
-    network = AwsNetwork(zones=("us-east-2a", "us-east-2b"))
+
+def aws(*pools: AwsNodePool, network: AwsNetwork | None = None, **system: int) -> Settings:
+    network = network or AwsNetwork(zones=ZONES)
     system_pool = AwsSystemPool.model_validate(system)
     return Settings(
         target="aws", aws=Aws(region="us-east-2", network=network, node_pools=pools, system_pool=system_pool)
@@ -38,6 +40,7 @@ def test_pools_of_one_family_and_way_of_buying_share_a_quota() -> None:
         "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances": 4 * 2,
         "All G and VT Spot Instance Requests": 3 * 4 + 2 * 48,
         "Running On-Demand P instances": 96 + 2 * 192,
+        "EC2-VPC Elastic IPs": 1,
     }
 
 
@@ -61,7 +64,7 @@ def test_every_gpu_type_has_a_quota_in_every_way_it_is_sold(name: str) -> None:
         pool = AwsNodePool.model_validate(
             {"name": "a", "types": (name,), "capacity": capacity, "reservation": reservation, "max": 2}
         )
-        (quota,) = [q for q in quotas_needed(aws(pool)) if "Standard" not in q.name]
+        (quota,) = [q for q in quotas_needed(aws(pool)) if "Standard" not in q.name and "Elastic" not in q.name]
         assert quota.needed == (2 if capacity == "capacity-block" else 2 * instance_types()[name].vcpus)
         assert quota.region == "us-east-2"
 
@@ -73,4 +76,18 @@ def test_the_production_stack_needs_a_block_spot_and_machines_for_its_own_parts(
         ("L-1216C47A", 24),
         ("L-DA6814F2", 8),
         ("L-C4BD4855", 1536),
+        ("L-0263D0A3", 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("network", "addresses"),
+    [
+        (AwsNetwork(zones=ZONES, nat_gateways="one-per-zone"), 2),
+        (AwsNetwork(zones=ZONES, nat_gateways="none"), 0),
+        # Those of an existing VPC are its owner's.
+        (AwsNetwork(vpc_id="vpc-0123456789abcdef0", private_subnets=dict.fromkeys(ZONES, "subnet-01234567")), 0),
+    ],
+)
+def test_each_nat_gateway_of_the_stack_takes_an_address(network: AwsNetwork, addresses: int) -> None:
+    assert needed(aws(network=network)).get("EC2-VPC Elastic IPs", 0) == addresses
