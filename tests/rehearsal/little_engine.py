@@ -41,7 +41,7 @@ class Resource:
 
     def up(self, **inputs: Any) -> str:
         """Bring it to these inputs; returns what that took: create, same, update or replace."""
-        checked = self.engine.check(self.token, inputs)
+        checked = self.engine.check(self.token, inputs, self.inputs if self.there else None)
         if not self.there:
             self._create(checked)
             return "create"
@@ -113,9 +113,10 @@ class LittleEngine:
         resource.up(**inputs)
         return resource
 
-    def check(self, token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as the provider takes them, or RefusedError with all that is wrong."""
-        answer = self.provider.Check(messages.CheckRequest(type=token, news=encode(inputs)), _Context())
+    def check(self, token: str, inputs: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The inputs as the provider takes them, after old ones where it is there; RefusedError with all mistakes."""
+        olds = None if old is None else encode(old)
+        answer = self.provider.Check(messages.CheckRequest(type=token, olds=olds, news=encode(inputs)), _Context())
         if answer.failures:
             raise RefusedError("\n".join(f"{failure.property}: {failure.reason}" for failure in answer.failures))
         return decode(answer.inputs)

@@ -125,7 +125,6 @@ def test_a_preview_knows_what_follows_from_the_inputs_and_nothing_else(engine: L
     [
         (VPC, {"cidrBlock": "10.0.0.0/8"}, "cidrBlock", "AWS takes /16 to /28"),
         (VPC, {"cidrBlock": "10.0.0.1/16"}, "cidrBlock", "no IPv4 block"),
-        (VPC, {"cidrBlock": "10.0.0.0/16", "instanceTenancy": "mine"}, "instanceTenancy", "not one of default"),
         (VPC, {"cidrBlock": "10.0.0.0/16", "enableDnsSupport": "yes"}, "enableDnsSupport", "must be true or false"),
         (VPC, {"cidrBlock": "10.0.0.0/16", "ipv4IpamPoolId": "x"}, "ipv4IpamPoolId", "does not know this property"),
         (SUBNET, {"cidrBlock": "10.0.0.0/24"}, "", "VpcId is required"),

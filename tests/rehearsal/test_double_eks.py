@@ -168,6 +168,18 @@ def test_a_cluster_changes_only_as_eks_lets_it(engine: LittleEngine, role: str, 
     cluster.down()
 
 
+def test_a_cluster_keeps_the_key_of_its_secrets(engine: LittleEngine, role: str, subnets: list[str]) -> None:
+    inputs = cluster_inputs(role, subnets)
+    cluster = engine.made(CLUSTER, **inputs)
+    keys = [f"arn:aws:kms:us-east-2:{engine.account}:key/{number}" for number in (1, 2)]
+    first, second = ({"provider": {"keyArn": key}, "resources": ["secrets"]} for key in keys)
+    assert cluster.up(**inputs, encryptionConfig=first) == "update"
+    with pytest.raises(RefusedError, match="a cluster keeps the key that encrypts its secrets"):
+        cluster.up(**inputs, encryptionConfig=second)
+    assert cluster.up(**inputs) == "replace"  # what is encrypted stays so
+    cluster.down()
+
+
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [

@@ -61,8 +61,11 @@ def test_a_lustre_file_system_is_made_grown_replaced_and_removed(engine: LittleE
     assert system.refresh() == "same"
     tags = fsx.list_tags_for_resource(ResourceARN=system["arn"])["Tags"]
     assert {tag["Key"]: tag["Value"] for tag in tags} == {"Name": "dev", "team": "a"}
-    with pytest.raises(RefusedError, match="only grows, and this one has 4800 GiB, not 2400"):
-        system.up(**{**inputs, "storageCapacity": 2400})
+
+    first = system.id
+    assert system.up(**{**inputs, "storageCapacity": 2400}) == "replace"  # it doesn't shrink
+    assert system.id != first
+    assert system.up(**{**inputs, "fileSystemTypeVersion": "2.12", "storageCapacity": 2400}) == "replace"
 
     first = system.id
     other = engine.subnet("10.0.2.0/24", zone="b", vpc=vpc)
@@ -111,6 +114,9 @@ def test_with_efa_the_throughput_of_lustre_is_for_ever(engine: LittleEngine) -> 
     with pytest.raises(RefusedError, match="with EFA the throughput stays what it was made with, 500 MB/s"):
         system.up(**{**inputs, "perUnitStorageThroughput": 1000})
     assert system.up(**{**inputs, "storageCapacity": 19200}) == "update"
+    inputs["metadataConfiguration"] = {"mode": "USER_PROVISIONED", "iops": 12000}
+    assert system.up(**inputs) == "replace"  # smaller again
+    assert system.up(**{**inputs, "metadataConfiguration": {"mode": "USER_PROVISIONED", "iops": 6000}}) == "replace"
     system.down()
 
 

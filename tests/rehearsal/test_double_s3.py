@@ -84,6 +84,8 @@ def test_versioning_can_be_suspended_but_not_undone(engine: LittleEngine, bucket
     s3.put_bucket_versioning(Bucket=bucket.id, VersioningConfiguration={"Status": "Suspended"})
     assert versioning.refresh() == "changed"
     assert versioning.up(bucket=bucket.id, versioningConfiguration={"status": "Enabled"}) == "update"
+    with pytest.raises(RefusedError, match="it goes from Enabled to Suspended, not to Disabled"):
+        versioning.up(bucket=bucket.id, versioningConfiguration={"status": "Disabled"})
     versioning.down()
     assert s3.get_bucket_versioning(Bucket=bucket.id)["Status"] == "Suspended"
 

@@ -181,6 +181,25 @@ def test_a_rehearsal_never_calls_what_is_not_on_this_computer(tmp_path: Path) ->
         Aws(far, tmp_path)
 
 
+def test_the_users_own_aws_profile_plays_no_part(rehearsal: Path) -> None:
+    environment = os.environ | {"AWS_PROFILE": "not-there", FOLDER_VARIABLE: str(rehearsal)}
+    program = (
+        "from infra.rehearsal.connection import Connection, folder_of_environment as folder\n"
+        "from infra.rehearsal.double.aws import Aws\n"
+        "print(Aws(Connection.read(), folder()).call('sts', 'GetCallerIdentity')['Account'])\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (ACCOUNT, "")
+
+
+def test_what_the_stack_did_not_make_cannot_be_looked_up(engine: LittleEngine) -> None:
+    with pytest.raises(RefusedError, match="vpc-0 cannot be imported or looked up"):
+        engine.provider.Read(messages.ReadRequest(type=VPC, id="vpc-0"), Context())
+
+
 def test_tags_of_the_provider_are_those_of_every_resource_below_its_own(engine: LittleEngine) -> None:
     provider = Provider(lambda _region: engine.aws)
     tags = json.dumps({"tags": {"stack": "dev", "owner": "all"}})  # nested settings come as texts
@@ -208,6 +227,7 @@ def test_secrets_stay_secret_in_what_comes_back(engine: LittleEngine) -> None:
     made = engine.provider.Create(messages.CreateRequest(type=VPC, properties=inputs, preview=True), Context())
     assert made.properties.fields["tags"].struct_value.fields[SIGNATURE].string_value == SECRET
     assert decode(made.properties)["tags"] == {"password": "geheim"}
+    assert made.properties.fields["tagsAll"].struct_value.fields[SIGNATURE].string_value == SECRET
 
 
 def test_a_difference_is_told_by_its_path_and_kind(engine: LittleEngine) -> None:
@@ -234,6 +254,9 @@ def test_a_difference_is_told_by_its_path_and_kind(engine: LittleEngine) -> None
     assert told == {"launchTemplate.version": "UPDATE"}
     told, _ = diff(before, {**before, "subnetIds": ["subnet-0", "subnet-1"]}, nodes)
     assert told == {"subnetIds[1]": "ADD_REPLACE"}
+    several = {**before, "subnetIds": ["subnet-0", "subnet-1"]}
+    told, answer = diff(several, {**several, "subnetIds": ["subnet-1", "subnet-0"]}, nodes)
+    assert told == {}  # to AWS they are a set
 
 
 def test_records_are_private_and_survive_the_plugin(engine: LittleEngine, short_tmp: Path) -> None:

@@ -77,6 +77,8 @@ def test_what_is_required_and_missing_is_named() -> None:
         ("logs", "PutRetentionPolicy", {"logGroupName": "", "retentionInDays": 30}, "0 characters is too few"),
         ("efs", "CreateFileSystem", {"Tags": [{"Key": "aws:x", "Value": ""}]}, "does not match the pattern"),
         ("efs", "CreateFileSystem", {"ThroughputMode": "Bursting"}, "did you mean bursting?"),
+        ("efs", "CreateFileSystem", {"ProvisionedThroughputInMibps": 0.5}, "0.5 is below 1"),
+        ("budgets", "CreateBudget", {"Budget": {"TimePeriod": {"Start": "soon"}}}, "must be a time such as 2027-01-31"),
     ],
 )
 def test_lengths_numbers_patterns_and_enumerations(

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from infra.errors import TrainyardError
 from infra.local.state import State
+from infra.rehearsal import moto
 from infra.rehearsal.double.kind import Call
-from infra.rehearsal.double.validation import mistakes, regions
+from infra.rehearsal.double.validation import mistakes, regions, session
 
 if TYPE_CHECKING:
     from infra.rehearsal.connection import Connection
@@ -69,16 +70,14 @@ class Aws:
         self.account = connection.account
         if self.region not in regions():
             raise AwsRefusedError(f"AWS has no region {self.region!r}: set trainyard:aws.region, e.g. us-east-2")
-        if urlsplit(connection.aws_endpoint_url).hostname not in {"127.0.0.1", "localhost"}:
+        if urlsplit(connection.aws_endpoint_url).hostname != moto.LOOPBACK:
             raise AwsRefusedError(
                 f"{connection.aws_endpoint_url} is not on this computer, and a rehearsal never calls AWS."
                 " Begin it anew: trainyard down --rehearse, then trainyard up --rehearse"
             )
         self.partition = regions()[self.region]
         self._clients: dict[str, Any] = {}
-        self._making = (
-            Lock()
-        )  # the engine asks for several resources at a time, and boto3's sessions are for one thread
+        self._making = Lock()  # the engine asks for several resources at a time, and a session is for one thread
         self._folder = folder
 
     @cached_property
@@ -153,10 +152,9 @@ class Aws:
             return self._clients[service]
 
     def _made(self, service: str) -> Any:
-        import boto3  # noqa: PLC0415 - see validation._session
-        from botocore.config import Config  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415 - see validation.session
 
-        return boto3.session.Session().client(
+        return session().create_client(
             service,
             region_name=self.region,
             endpoint_url=self.connection.aws_endpoint_url,

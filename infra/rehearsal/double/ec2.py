@@ -32,7 +32,6 @@ class Vpc(Ec2Kind):
             "CreateVpc",
             only(
                 CidrBlock=inputs.get("cidrBlock", ""),
-                InstanceTenancy=inputs.get("instanceTenancy"),
                 TagSpecifications=self.tag_specifications(inputs),
             ),
         )
@@ -45,7 +44,7 @@ class Vpc(Ec2Kind):
         return {
             "enableDnsSupport": inputs.get("enableDnsSupport", True),
             "enableDnsHostnames": inputs.get("enableDnsHostnames", False),
-            "instanceTenancy": inputs.get("instanceTenancy", "default"),
+            "instanceTenancy": "default",
             "ownerId": aws.account,
         }
 

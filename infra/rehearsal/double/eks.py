@@ -23,7 +23,7 @@ from infra.rehearsal.double.eks_common import (
     zones_of,
 )
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
-from infra.rehearsal.double.values import UNKNOWN, has_unknown
+from infra.rehearsal.double.values import UNKNOWN, has_unknown, is_known
 
 _MODES = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
 
@@ -33,7 +33,7 @@ class Cluster(Kind):
 
     token = "aws:eks/cluster:Cluster"  # noqa: S105
     replace_on = frozenset({
-        "accessConfig.bootstrapClusterCreatorAdminPermissions", "bootstrapSelfManagedAddons", "encryptionConfig",
+        "accessConfig.bootstrapClusterCreatorAdminPermissions", "bootstrapSelfManagedAddons",
         "kubernetesNetworkConfig", "name", "roleArn",
     })  # fmt: skip
     computed = frozenset({
@@ -77,8 +77,20 @@ class Cluster(Kind):
             yield Failure("encryptionConfig.resources", "EKS encrypts secrets and nothing else")
         yield from role_rules(aws, "roleArn", inputs.get("roleArn"))
 
+    def replaces(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+        """Encryption of secrets by a key can be added, and never be taken away."""
+        if old.get("encryptionConfig") is not None and new.get("encryptionConfig") is None:
+            yield "encryptionConfig"
+
     def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[Failure]:
-        """Upgrades go one minor version at a time, never back; so do the ways of knowing people."""
+        """Upgrades go one minor version at a time, never back; so do the ways of knowing people. The key stays."""
+        had, wants = (_key_of(side) for side in (old, new))
+        if is_known(had) and is_known(wants) and had != wants:
+            yield Failure(
+                "encryptionConfig.provider.keyArn",
+                f"a cluster keeps the key that encrypts its secrets, {had}; AWS's provider would change nothing."
+                " Leave the key, or give the cluster another name: it is then made anew",
+            )
         had, wanted = minor_of(old.get("version")), minor_of(new.get("version"))
         if had is not None and wanted is not None and wanted not in {had, had + 1}:
             yield Failure(
@@ -134,6 +146,8 @@ class Cluster(Kind):
         if authentication_mode(old) != authentication_mode(new):
             mode = {"authenticationMode": authentication_mode(new)}
             aws.checked("eks", "UpdateClusterConfig", name=id, accessConfig=mode)
+        if old.get("encryptionConfig") is None and (encryption := new.get("encryptionConfig")) is not None:
+            aws.checked("eks", "AssociateEncryptionConfig", clusterName=id, encryptionConfig=[encryption])
         for key in ("upgradePolicy", "zonalShiftConfig", "deletionProtection"):
             if old.get(key) != new.get(key):
                 aws.checked("eks", "UpdateClusterConfig", name=id, **{key: new.get(key)})
@@ -198,6 +212,10 @@ def minor_of(version: Any) -> int | None:
     """The minor version of `1.35`; None where it is not known or not of this form."""
     found = re.fullmatch(r"1\.(\d+)", version) if isinstance(version, str) else None
     return int(found[1]) if found else None
+
+
+def _key_of(inputs: Mapping[str, Any]) -> Any:
+    return ((inputs.get("encryptionConfig") or {}).get("provider") or {}).get("keyArn")
 
 
 def _vpc_request(inputs: Mapping[str, Any]) -> Any:

@@ -52,7 +52,7 @@ class _Booked(Kind):
         if aws.book.get(self.book, made):
             raise AwsRefusedError(
                 f"AWS refused eks:{self.creates} with ResourceInUseException: {made} exists already."
-                f" Take it over with pulumi import, or delete it",
+                " Where its replacement is to have the same name, let that wait: delete_before_replace",
                 "ResourceInUseException",
             )
         outputs = self.outputs(aws, inputs, made)

@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.rehearsal.double.aws import Aws, AwsRefusedError
+from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
 from infra.rehearsal.double.network import network_mistakes, vpc_of_subnet
 from infra.rehearsal.double.tags import retag, tags_of
-from infra.rehearsal.double.values import UNKNOWN, is_known
+from infra.rehearsal.double.values import UNKNOWN, is_known, map_known
 
 LUSTRE_PORT = 988
 _CHANGES = "fsx-changes"
@@ -63,7 +63,7 @@ class LustreFileSystem(Kind):
     token = "aws:fsx/lustreFileSystem:LustreFileSystem"  # noqa: S105 - a type token
     replace_on = frozenset({
         "subnetIds", "securityGroupIds", "kmsKeyId", "storageType", "deploymentType", "importPath", "exportPath",
-        "importedFileChunkSize", "copyTagsToBackups", "driveCacheType", "efaEnabled", "metadataConfiguration.mode",
+        "importedFileChunkSize", "copyTagsToBackups", "driveCacheType", "efaEnabled",
     })  # fmt: skip
     computed = frozenset({"arn", "dnsName", "mountName", "networkInterfaceIds", "ownerId", "vpcId"})
 
@@ -118,6 +118,26 @@ class LustreFileSystem(Kind):
         yield from network_mistakes(aws, subnets, "subnetIds", inputs.get("securityGroupIds"), "securityGroupIds",
                                     port=LUSTRE_PORT, what="Lustre")  # fmt: skip
 
+    def replaces(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+        """Whatever becomes less: AWS's provider makes an empty file system instead, and the data is lost."""
+        before, after = old.get("storageCapacity"), new.get("storageCapacity")
+        if _less(after, before) or (before != after and new.get("deploymentType", "SCRATCH_1") == "SCRATCH_1"):
+            yield "storageCapacity"
+        if _less(_version(new), _version(old)):
+            yield "fileSystemTypeVersion"
+        before, after = (side.get("metadataConfiguration") or {} for side in (old, new))
+        if _less(after.get("iops"), before.get("iops")):
+            yield "metadataConfiguration.iops"
+
+    def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Failure]:
+        """With EFA the throughput stays what the file system was made with."""
+        before, after = old.get("perUnitStorageThroughput"), new.get("perUnitStorageThroughput")
+        if new.get("efaEnabled") is True and is_known(after) and before != after:
+            yield Failure(
+                "perUnitStorageThroughput",
+                f"with EFA the throughput stays what it was made with, {before} MB/s for each TiB",
+            )
+
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         made = aws.run(self.requests(inputs)[0])["FileSystem"]
         return Made(made["FileSystemId"], _computed(aws, made))
@@ -146,17 +166,6 @@ class LustreFileSystem(Kind):
         old: Mapping[str, Any],
         new: Mapping[str, Any],
     ) -> Mapping[str, Any]:
-        before, after = old.get("storageCapacity"), new.get("storageCapacity")
-        if before is not None and after is not None and after < before:
-            raise AwsRefusedError(
-                f"a Lustre file system only grows, and this one has {before} GiB, not {after}: AWS's provider would"
-                " make an empty one in its place. If that is what you want, give the resource another name"
-            )
-        if new.get("efaEnabled") and old.get("perUnitStorageThroughput") != new.get("perUnitStorageThroughput"):
-            raise AwsRefusedError(
-                "AWS would refuse this: with EFA the throughput stays what it was made with,"
-                f" {old.get('perUnitStorageThroughput')} MB/s for each TiB"
-            )
         changes = {name: new[name] for name in _CHANGEABLE if new.get(name) is not None}
         aws.book.put(_CHANGES, id, {**(aws.book.get(_CHANGES, id) or {}), **changes})
         arn = old["arn"]
@@ -186,6 +195,15 @@ def mount_name(file_system_id: str, deployment: str) -> str:
     number = int.from_bytes(hashlib.sha256(file_system_id.encode()).digest()[:8], "big")
     alphabet = "abcdefghijklmnopqrstuvwxyz234567"
     return "".join(alphabet[(number >> shift) & 31] for shift in range(0, 40, 5))
+
+
+def _less(after: Any, before: Any) -> bool:
+    """Whether both are there and known, and the later one is less."""
+    return is_known(after) and is_known(before) and after < before
+
+
+def _version(inputs: Mapping[str, Any]) -> Any:
+    return map_known(inputs.get("fileSystemTypeVersion"), lambda text: [int(part) for part in text.split(".")])
 
 
 def _computed(aws: Aws, system: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,10 @@ class Kind(abc.ABC):
         """What AWS enforces beyond its models; may look at what exists already through `aws`."""
         return ()
 
+    def replaces(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:  # noqa: ARG002
+        """Inputs, named as in `replace_on`, whose change needs a new resource this time: a size that becomes less."""
+        return ()
+
     def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[Failure]:  # noqa: ARG002
         """What AWS refuses to change in place, from old to new inputs; not asked where a change replaces."""
         return ()

@@ -189,6 +189,12 @@ class BucketVersioning(_OfBucket):
         if (inputs.get("versioningConfiguration") or {}).get("status") is None:
             yield Failure("versioningConfiguration.status", "status is missing: Enabled, Suspended or Disabled")
 
+    def changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Failure]:
+        """Versions that are kept can be kept no longer, but not unmade."""
+        before, after = ((side.get("versioningConfiguration") or {}).get("status") for side in (old, new))
+        if before in {"Enabled", "Suspended"} and after == "Disabled":
+            yield Failure("versioningConfiguration.status", f"it goes from {before} to Suspended, not to Disabled")
+
     def shown(self, answer: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
         """A bucket of which nothing was ever said shows no status."""
         before = state.get("versioningConfiguration") or {}

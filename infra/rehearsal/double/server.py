@@ -30,6 +30,11 @@ MAX_MESSAGE_BYTES = 400 << 20  # the engine's own limit for one gRPC message
 # and a new resource cannot both have it, so a replacement deletes first: as the Terraform bridge does.
 _NAMES = ("name", "nodeGroupName", "bucket")
 _FREE = frozenset({"tags", "labels"})  # objects whose members are the user's own
+# Lists that AWS's provider takes as sets: another order of the same items is no change.
+_SETS = frozenset({
+    "enabledClusterLogTypes", "kubernetesGroups", "namespaces", "publicAccessCidrs", "routeTableIds",
+    "securityGroupIds", "securityGroups", "subnetIds", "taints", "vpcSecurityGroupIds",
+})  # fmt: skip
 
 
 class Provider(provider_pb2_grpc.ResourceProviderServicer):
@@ -77,7 +82,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
     def DiffConfig(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
         """Another region is another cloud: everything in it is replaced."""
         old, new = decode(request.old_inputs), decode(request.news)
-        return _difference(old, new, frozenset({"region"}), delete_first=False)
+        return _response(_changes(old, new, ""), frozenset({"region"}), delete_first=False)
 
     def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Settings that only matter to the real AWS (credentials, retries, endpoints) are left aside."""
@@ -101,7 +106,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         old, new = decode(request.olds), decode(inputs)
         with _told(context):
             found = failures(kind, new, self._ready())
-        if request.HasField("olds") and not _difference(old, new, kind.replace_on, delete_first=False).replaces:
+        if request.HasField("olds") and not _difference(old, new, kind, delete_first=False).replaces:
             refused = kind.changes(old, new)
             found += [Failure(each.path, f"AWS would refuse this: {each.reason}") for each in refused]
         return messages.CheckResponse(
@@ -115,7 +120,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             kind = kind_of(request.type)
         old, new = decode(request.old_inputs), decode(request.news)
         same_name = any(name in new and new[name] == old.get(name) for name in _NAMES)
-        return _difference(old, new, kind.replace_on, delete_first=kind.delete_first or same_name)
+        return _difference(old, new, kind, delete_first=kind.delete_first or same_name)
 
     def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Makes the resource, or says in a preview what is known of it."""
@@ -124,23 +129,28 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             kind, aws = kind_of(request.type), self._ready()
             if request.preview:
                 outputs = _outputs(kind, aws, _with_unknown({**inputs, **kind.known(inputs, aws)}, kind.computed))
-                return messages.CreateResponse(properties=encode(outputs, secrets))
+                return messages.CreateResponse(properties=_encoded(outputs, secrets))
             made = kind.create(aws, request.name, inputs)
             outputs = _outputs(kind, aws, {**inputs, **kind.known(inputs, aws), **made.outputs})
-        return messages.CreateResponse(id=made.id, properties=encode(outputs, secrets))
+        return messages.CreateResponse(id=made.id, properties=_encoded(outputs, secrets))
 
     def Read(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """What is there now: for a refresh laid over what was known, for an import all that AWS shows."""
+        """What is there now, laid over what was known."""
         state, inputs = decode(request.properties), decode(request.inputs)
         with _told(context):
             kind, aws = kind_of(request.type), self._ready()
+            if not state:
+                raise TrainyardError(
+                    f"{request.id} cannot be imported or looked up: a rehearsal has only what its own stack makes"
+                )
             seen = kind.read(aws, request.id, state)
             if seen is None:
                 return messages.ReadResponse()
             outputs = _outputs(kind, aws, {**state, **seen})
-        fresh = _like(inputs, {**inputs, **seen}) if inputs else seen
+        fresh = _like(inputs, {**inputs, **seen})
         secrets = secret_members(request.properties) | secret_members(request.inputs)
-        return messages.ReadResponse(id=request.id, properties=encode(outputs, secrets), inputs=encode(fresh, secrets))
+        properties = _encoded(outputs, secrets)
+        return messages.ReadResponse(id=request.id, properties=properties, inputs=encode(fresh, secrets))
 
     def Update(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Changes the resource in place, or says in a preview what will be known of it."""
@@ -153,7 +163,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             else:
                 seen = kind.update(aws, request.id, old, new)
             outputs = _outputs(kind, aws, {**_laid_over(kept, new), **kind.known(new, aws), **seen})
-        return messages.UpdateResponse(properties=encode(outputs, secret_members(request.news)))
+        return messages.UpdateResponse(properties=_encoded(outputs, secret_members(request.news)))
 
     def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802, D102
         with _told(context):
@@ -214,6 +224,11 @@ def _outputs(kind: Kind, aws: Aws, values: dict[str, Any]) -> dict[str, Any]:
     return outputs
 
 
+def _encoded(outputs: Mapping[str, Any], secrets: frozenset[str]) -> struct_pb2.Struct:
+    """Outputs with what is secret in the inputs; all tags hold the secret ones."""
+    return encode(outputs, secrets | {"tagsAll"} if "tags" in secrets else secrets)
+
+
 def _with_unknown(values: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """The values with unknown ones at these paths, where nothing is given."""
     filled = dict(values)
@@ -266,14 +281,17 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _difference(
-    old: Mapping[str, Any], new: Mapping[str, Any], replace_on: frozenset[str], *, delete_first: bool
-) -> Any:
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any], kind: Kind, *, delete_first: bool) -> Any:
+    replace_on = kind.replace_on.union(kind.replaces(old, new))
+    return _response(_changes(old, new, ""), replace_on, delete_first=delete_first)
+
+
+def _response(changes: Iterable[tuple[str, str]], replace_on: frozenset[str], *, delete_first: bool) -> Any:
     kinds = messages.PropertyDiff.Kind
     detailed = {}
     replaces = set()
-    for path, change in _changes(old, new, ""):
-        if change and not path.startswith("__"):
+    for path, change in changes:
+        if not path.startswith("__"):
             if replaced := _covers(replace_on, path):
                 replaces.add(path.split(".")[0].split("[")[0])
             kind = kinds.Value(f"{change}_REPLACE" if replaced else change)
@@ -301,6 +319,8 @@ def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
             else:
                 yield from _changes(old[key], new[key], below)
     elif isinstance(old, list) and isinstance(new, list):
+        if path.rpartition(".")[2] in _SETS and _same_items(old, new):
+            return
         for index in range(max(len(old), len(new))):
             below = f"{path}[{index}]"
             if index >= len(new):
@@ -311,6 +331,10 @@ def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
                 yield from _changes(old[index], new[index], below)
     elif new is UNKNOWN or old != new:
         yield path, "UPDATE"
+
+
+def _same_items(old: list[Any], new: list[Any]) -> bool:
+    return len(old) == len(new) and all(item in old for item in new) and all(item in new for item in old)
 
 
 def _member(path: str, key: str) -> str:

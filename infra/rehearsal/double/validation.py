@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,25 +46,26 @@ def mistakes(service: str, operation: str, parameters: Mapping[str, Any]) -> lis
 @cache
 def model(service: str) -> Any:
     """The model of one service; reading EC2's takes about 0.1 s, so each is read once."""
-    return _session().get_service_model(service)
+    return session().get_service_model(service)
 
 
 @cache
 def regions() -> Mapping[str, str]:
     """All regions that botocore knows, each with its partition (`us-east-2` -> `aws`)."""
-    session = _session()
     return {
         region: partition
-        for partition in session.get_available_partitions()
-        for region in session.get_available_regions("ec2", partition)
+        for partition in session().get_available_partitions()
+        for region in session().get_available_regions("ec2", partition)
     }
 
 
 @cache
-def _session() -> Any:
+def session() -> Any:
+    """The session of all models and clients, so that each model is read once; the user's profiles are not looked at."""
     import botocore.session  # noqa: PLC0415 - the engine starts the plugin often; most starts need no model
 
-    return botocore.session.Session()
+    nowhere = {"config_file": os.devnull, "credentials_file": os.devnull, "profile": None}
+    return botocore.session.Session(session_vars={name: (None, None, value, None) for name, value in nowhere.items()})
 
 
 def _against(shape: Any, value: Any, path: tuple[str | int, ...]) -> Iterator[Mistake]:
@@ -118,8 +120,10 @@ def _scalar(shape: Any, value: Any, path: tuple[str | int, ...]) -> Iterator[Mis
     fits = isinstance(value, accepted) and (bool in accepted or not isinstance(value, bool))
     if not fits:
         yield _wrong_type(path, expected, value)
-    elif name in {"integer", "long"}:
+    elif name in {"integer", "long", "float", "double"}:
         yield from _bounds(shape, value, path, "")
+    elif name == "timestamp" and isinstance(value, str) and not _is_time(value):
+        yield _wrong_type(path, expected, value)
     elif name == "string":
         yield from _text(shape, value, path)
 
@@ -138,7 +142,15 @@ def _text(shape: Any, value: str, path: tuple[str | int, ...]) -> Iterator[Mista
         yield Mistake(path, f"{value!r} does not match the pattern {pattern}")
 
 
-def _bounds(shape: Any, size: int, path: tuple[str | int, ...], unit: str) -> Iterator[Mistake]:
+def _is_time(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _bounds(shape: Any, size: float, path: tuple[str | int, ...], unit: str) -> Iterator[Mistake]:
     least, most = shape.metadata.get("min"), shape.metadata.get("max")
     counted = f"{size} {unit}".strip()
     if least is not None and size < least:
@@ -186,5 +198,5 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "double": ("a number", (int, float)),
     "boolean": ("true or false", (bool,)),
     "blob": ("bytes", (bytes, bytearray, str)),
-    "timestamp": ("a time", (str, int, float, datetime.datetime)),
+    "timestamp": ("a time such as 2027-01-31T12:00:00Z", (str, int, float, datetime.datetime)),
 }
