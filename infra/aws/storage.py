@@ -101,6 +101,7 @@ class Storage(pulumi.ComponentResource):
 
     def _lustre(self, lustre: AwsLustre, *, protect: bool) -> Lustre:
         persistent = lustre.deployment == "persistent-2"
+        group, own_rules = self._group("lustre", _LUSTRE, both_ways=True)
         system = LustreFileSystem(
             "lustre",
             deployment_type=_DEPLOYMENTS[lustre.deployment],
@@ -115,9 +116,11 @@ class Storage(pulumi.ComponentResource):
             # Not by `protect`: whether tags are copied is decided once, another answer makes a new file system.
             copy_tags_to_backups=True if persistent else None,
             subnet_ids=self._network.private[lustre.zone],
-            security_group_ids=[self._group("lustre", _LUSTRE, both_ways=True)],
+            security_group_ids=[group],
             tags={"Name": f"{self._cluster}-lustre"},
-            opts=self._kept,
+            # FSx refuses a file system whose group does not let its servers reach each other. Not after the rules for
+            # the machines: these wait for the cluster, which takes as long as the file system.
+            opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=own_rules)),
         )
         self.ready.append(system)
         return Lustre(system.id, system.dns_name, system.mount_name)
@@ -137,7 +140,7 @@ class Storage(pulumi.ComponentResource):
             tags={"Name": f"{self._cluster}-efs"},
             opts=self._kept,
         )
-        group = self._group("efs", _NFS, both_ways=False)
+        group, _ = self._group("efs", _NFS, both_ways=False)
         for zone, subnet in self._network.private.items():
             target = MountTarget(
                 f"efs-{zone}", file_system_id=system.id, subnet_id=subnet, security_groups=[group], opts=self._child
@@ -145,8 +148,10 @@ class Storage(pulumi.ComponentResource):
             self.ready.append(target)
         return system.id
 
-    def _group(self, name: str, ports: tuple[tuple[int, int], ...], *, both_ways: bool) -> pulumi.Output[str]:
-        """The security group of a file system: only the cluster's machines reach it.
+    def _group(
+        self, name: str, ports: tuple[tuple[int, int], ...], *, both_ways: bool
+    ) -> tuple[pulumi.Output[str], list[pulumi.Resource]]:
+        """The security group of a file system, which only the cluster's machines reach; its rules about itself.
 
         Args:
             name: of the file system.
@@ -161,30 +166,33 @@ class Storage(pulumi.ComponentResource):
             tags={"Name": f"{self._cluster}-{name}"},
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
+        own_rules: list[pulumi.Resource] = []
         for first, last in ports:
             self._open(f"{name}-from-nodes-{first}", "in", group.id, self._nodes, (first, last))
             if both_ways:
-                self._open(f"{name}-from-itself-{first}", "in", group.id, group.id, (first, last))
-                self._open(f"{name}-to-itself-{first}", "out", group.id, group.id, (first, last))
+                own_rules += [
+                    self._open(f"{name}-from-itself-{first}", "in", group.id, group.id, (first, last)),
+                    self._open(f"{name}-to-itself-{first}", "out", group.id, group.id, (first, last)),
+                ]
                 self._open(f"{name}-to-nodes-{first}", "out", group.id, self._nodes, (first, last))
                 self._open(f"nodes-from-{name}-{first}", "in", self._nodes, group.id, (first, last))
-        return group.id
+        return group.id, own_rules
 
     def _open(
         self, name: str, way: str, group: pulumi.Input[str], other: pulumi.Input[str], ports: tuple[int, int]
-    ) -> None:
-        rule = SecurityGroupIngressRule if way == "in" else SecurityGroupEgressRule
-        self.ready.append(
-            rule(
-                name,
-                security_group_id=group,
-                referenced_security_group_id=other,
-                ip_protocol="tcp",
-                from_port=ports[0],
-                to_port=ports[1],
-                opts=self._child,
-            )
+    ) -> pulumi.Resource:
+        kind = SecurityGroupIngressRule if way == "in" else SecurityGroupEgressRule
+        rule = kind(
+            name,
+            security_group_id=group,
+            referenced_security_group_id=other,
+            ip_protocol="tcp",
+            from_port=ports[0],
+            to_port=ports[1],
+            opts=self._child,
         )
+        self.ready.append(rule)
+        return rule
 
     def _bucket(self, storage: AwsStorage, account: Account, *, protect: bool) -> pulumi.Output[str]:
         bucket = Bucket(

@@ -73,6 +73,12 @@ def test_lustre_and_the_machines_reach_each_other_by_all_its_ports(prod: Recorde
     assert rules("SecurityGroupIngressRule", "efs-id", machines) == {(2049, 2049)}
 
 
+def test_lustre_comes_after_the_rules_by_which_its_servers_meet(prod: Recorded) -> None:
+    lustre = next(each for each in prod.resources if each.type.endswith(":LustreFileSystem"))
+    names = {urn.rpartition("::")[2] for urn in lustre.after}
+    assert {f"lustre-{way}-itself-{port}" for way in ("from", "to") for port in (988, 1018)} <= names
+
+
 def test_lustre_stands_beside_the_machines_that_use_it(prod: Recorded) -> None:
     system = prod.one("LustreFileSystem", "lustre").inputs
     assert system["subnetIds"] == prod.one("NodeGroup", "gpu-block-nodes").inputs["subnetIds"][0]
