@@ -22,6 +22,8 @@ Architecture = Literal["x86_64", "arm64"]
 class UnknownInstanceTypeError(TrainyardError):
     """The catalogue has no instance type of this name."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True)
 class NetworkCard:

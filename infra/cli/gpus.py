@@ -298,19 +298,16 @@ def _document(machine: InstanceType, region: str) -> dict[str, Any]:
 
 
 def _price_document(cost: Price, machine: InstanceType) -> dict[str, Any]:
-    def number(figure: Decimal | None) -> float | None:
-        return None if figure is None else float(figure)
-
     per_gpu = None
     if machine.gpus and cost.usd_per_hour is not None:
         per_gpu = round(float(cost.usd_per_hour / machine.gpus), 4)
     return {
         "region": cost.region,
-        "usd_per_hour": number(cost.usd_per_hour),
+        "usd_per_hour": _numbers(cost.usd_per_hour),
         "usd_per_gpu_hour": per_gpu,
-        "spot_low": number(cost.spot_low),
-        "spot_high": number(cost.spot_high),
-        "capacity_block": number(cost.capacity_block),
+        "spot_low": _numbers(cost.spot_low),
+        "spot_high": _numbers(cost.spot_high),
+        "capacity_block": _numbers(cost.capacity_block),
         "as_of": str(cost.as_of),
         "stale": cost.is_stale(datetime.now(UTC).date()),
         "unconfirmed": cost.unconfirmed,
@@ -353,8 +350,8 @@ def _findings_document(found: Findings) -> dict[str, Any]:
         return {
             "type": one.type,
             "field": one.field,
-            "catalogue": one.catalogue,
-            "aws": one.aws,
+            "catalogue": _numbers(one.catalogue),
+            "aws": _numbers(one.aws),
             "reason": one.reason,
         }
 
@@ -364,6 +361,13 @@ def _findings_document(found: Findings) -> dict[str, Any]:
         "not_offered": found.not_offered,
         "differences": [difference(one) for one in found.differences],
     }
+
+
+def _numbers(value: object) -> object:
+    """A value for JSON, prices as numbers."""
+    if isinstance(value, tuple):
+        return [_numbers(part) for part in value]
+    return float(value) if isinstance(value, Decimal) else value
 
 
 class _Marked:

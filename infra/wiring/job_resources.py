@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog.instance_types import instance_type
 from infra.wiring.allocatable import allocatable, as_quantities
 from infra.wiring.errors import WiringError
+from infra.wiring.naming import UNPRIVILEGED
 from infra.wiring.placing import Pod, pod_of
 from infra.wiring.scheduling import (
     EFA_LABEL,
@@ -49,7 +50,6 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CHECKPOINTS = "/checkpoints"
 _INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 _INFINIBAND, _SHM = "/dev/infiniband", "/dev/shm"  # noqa: S108 - the memory of the pod's processes, no file of ours
-_UNPRIVILEGED = 65532  # the user of the project's images
 _MEMORY_STEP_MIB, _CPU_STEP_MILLIS = 1024, 100
 # Not read any more by what our images carry, or harmful (facts of the AWS EFA cheat sheet).
 _OBSOLETE = ("FI_PROVIDER", "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "RDMAV_FORK_SAFE")
@@ -182,9 +182,9 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
         "tolerations": worker.tolerations,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _UNPRIVILEGED,
-            "runAsGroup": _UNPRIVILEGED,
-            "fsGroup": _UNPRIVILEGED,
+            "runAsUser": UNPRIVILEGED,
+            "runAsGroup": UNPRIVILEGED,
+            "fsGroup": UNPRIVILEGED,
             # Once, and not at each start: that would be a walk through all files of the volume of checkpoints.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},

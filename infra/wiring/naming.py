@@ -18,6 +18,10 @@ NODE_AGENTS_NAMESPACE = "trainyard-node-agents"
 `privileged` level allows. One of their own, so that nothing else enjoys that level, and not kube-system, so that it
 goes with the stack."""
 
+UNPRIVILEGED = 65532
+"""User and group of the project's images (the number that distroless images use for `nonroot`): whom pods run as, and
+whose the folders are that they share."""
+
 KUEUE_NAMESPACE = "kueue-system"
 
 SHARED_QUEUE = "shared"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from infra.wiring.naming import UNPRIVILEGED
+
 if TYPE_CHECKING:
     from infra.settings import Settings
     from infra.settings.aws import Aws
@@ -146,8 +148,8 @@ def _efs() -> ClassPlan:
         parameters={
             "provisioningMode": "efs-ap",
             "directoryPerms": "770",
-            "uid": "65532",  # the user of the project's images
-            "gid": "65532",
+            "uid": str(UNPRIVILEGED),
+            "gid": str(UNPRIVILEGED),
             "basePath": "/volumes",
         },
         reclaim="Delete",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def test_an_unknown_type_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, err = run(capsys, monkeypatch, "p5.96xlarge")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "p5.48xlarge" in err
     assert "Traceback" not in err
 
@@ -153,15 +154,16 @@ def test_a_region_without_prices_says_how_to_get_them(
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Difference]:
-    """An account with one difference, without AWS behind it."""
-    one = Difference("p5.48xlarge", "usd_per_hour", None, "49.5", None)
+    """An account with two differences, without AWS behind it."""
+    price = Difference("p5.48xlarge", "usd_per_hour", None, Decimal("49.5"), None)
+    spot = Difference("p5.48xlarge", "spot", None, (Decimal("9.5"), Decimal("30.25")), None)
 
     def compare(machines: list[InstanceType], region: str, _: Clients) -> Findings:
-        return Findings(region, tuple(machine.name for machine in machines), ("p6e-gb200.36xlarge",), (one,))
+        return Findings(region, tuple(machine.name for machine in machines), ("p6e-gb200.36xlarge",), (price, spot))
 
     monkeypatch.setattr(account, "clients", lambda _: Clients(None, None))
     monkeypatch.setattr(account, "compare", compare)
-    return [one]
+    return [price, spot]
 
 
 def test_refresh_prints_the_differences(
@@ -170,14 +172,16 @@ def test_refresh_prints_the_differences(
     code, out, err = run(capsys, monkeypatch, "--gpu", "H100", "--refresh", "--region", "us-east-2")
     assert code == 0
     assert "p5.48xlarge usd_per_hour - 49.5" in " ".join(out.split())
-    assert "2 types compared, 1 differences; nothing was changed" in err
+    assert "p5.48xlarge spot - 9.5 30.25" in " ".join(out.split())
+    assert "2 types compared, 2 differences; nothing was changed" in err
     assert "Not in us-east-2: p6e-gb200.36xlarge" in err
 
     code, out, _ = run(capsys, monkeypatch, "p5.48xlarge", "--refresh", "--json")
     document: dict[str, Any] = json.loads(out)
     assert document["compared"] == ["p5.48xlarge"]
     assert document["differences"] == [
-        {"type": "p5.48xlarge", "field": "usd_per_hour", "catalogue": None, "aws": "49.5", "reason": None}
+        {"type": "p5.48xlarge", "field": "usd_per_hour", "catalogue": None, "aws": 49.5, "reason": None},
+        {"type": "p5.48xlarge", "field": "spot", "catalogue": None, "aws": [9.5, 30.25], "reason": None},
     ]
 
 
