@@ -12,7 +12,6 @@ import pulumi
 from infra.errors import TrainyardError
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
-from infra.in_cluster.etcd_security import KeyMaker
 from infra.in_cluster.namespaces import Namespaces
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.scheduling import Priorities
@@ -36,18 +35,18 @@ def main() -> None:
         "checkpoints", namespace=names.training, volume=storage.checkpoints, classes=classes, opts=there
     )
 
-    pods = OwnPods(namespace=names.system, **target.own_pods)
+    pods = OwnPods(namespace=names.system, jobs=names.training, **target.own_pods)
     after = pulumi.ResourceOptions(provider=target.provider, depends_on=[priorities])
     members, volume = settings.etcd.members, storage.etcd
-    keys = KeyMaker(image=images.controller, training=names.training) if settings.etcd.secure else None
+    keeper = images.controller if settings.etcd.secure else None
     etcd = Etcd(
-        "etcd", pods=pods, image=images.etcd, volume=volume, classes=classes, members=members, keys=keys, opts=after
+        "etcd", pods=pods, image=images.etcd, volume=volume, classes=classes, members=members, keeper=keeper, opts=after
     )
     replicas, login = settings.controller.replicas, etcd.login
     ElasticController(
         "elastic-controller", pods=pods, image=images.controller, replicas=replicas, login=login, opts=after
     )
-    target.machines(pods, jobs=names.training)
+    target.machines(pods)
 
     outputs = {"namespace": names.training, "rdzvEndpoint": etcd.endpoint, "checkpointClaim": claim.claim}
     for name, value in {**target.exports, **outputs}.items():

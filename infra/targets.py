@@ -34,8 +34,8 @@ class Target(Protocol):
     def storage_classes(self, storage: Storage) -> StorageClasses:
         """The classes and volumes that the stack brings."""
 
-    def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
-        """Whatever looks after machines and queues; `jobs` is the namespace of the jobs."""
+    def machines(self, pods: OwnPods) -> None:
+        """Whatever looks after machines and queues."""
 
 
 class GivenCluster:
@@ -52,7 +52,7 @@ class GivenCluster:
         there = pulumi.ResourceOptions(provider=self.provider)
         return LocalStorageClasses("storage-classes", names=storage.own_classes, opts=there)
 
-    def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
+    def machines(self, pods: OwnPods) -> None:
         """Nothing: its machines are there."""
 
 

@@ -16,14 +16,14 @@ from infra.in_cluster.dcgm_exporter import DcgmExporter
 from infra.in_cluster.device_plugins import DevicePlugins
 from infra.in_cluster.namespaces import NodeAgentsNamespace
 from infra.in_cluster.network_policies import ClosedByDefault
-from infra.in_cluster.node_agents import node_agents_of
 from infra.in_cluster.pods import OwnPods
-from infra.in_cluster.queue_plan import queue_plan
 from infra.in_cluster.queues import Queues
 from infra.in_cluster.storage_claims import CloudStorageClasses, Lustre, LustreVolume, StorageClasses
 from infra.settings import Settings
 from infra.settings.aws import Aws
 from infra.wiring.naming import dns_policy
+from infra.wiring.node_agents import node_agents_of
+from infra.wiring.queue_plan import queue_plan
 from infra.wiring.scheduling import POOL_LABEL, SYSTEM_POOL
 from infra.wiring.storage import Storage
 
@@ -60,7 +60,7 @@ class AwsTarget:
                 LustreVolume(plan.name, plan=plan, file_system=lustre, opts=self._there)
         return CloudStorageClasses("storage-classes", plans=storage.classes, known=known, opts=self._there)
 
-    def machines(self, pods: OwnPods, *, jobs: pulumi.Input[str]) -> None:
+    def machines(self, pods: OwnPods) -> None:
         """Closed doors, agents on the GPU machines, the autoscaler, queues, and who may use them."""
         lock, kubernetes_version = versions(), self._made.kubernetes
         agents = node_agents_of(self._aws)
@@ -92,6 +92,6 @@ class AwsTarget:
         )
         ClosedByDefault("closed-by-default", namespace=pods.namespace, opts=self._there)
         if self._aws.access.researchers:
-            Researchers("researchers", namespace=jobs, opts=self._there)
+            Researchers("researchers", namespace=pods.jobs, opts=self._there)
         if (plan := queue_plan(self._aws)) is not None:
-            Queues("queues", plan=plan, chart=lock.chart("kueue"), pods=pods, training=jobs, opts=self._there)
+            Queues("queues", plan=plan, chart=lock.chart("kueue"), pods=pods, opts=self._there)

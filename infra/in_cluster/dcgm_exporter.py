@@ -20,7 +20,8 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 
 from infra.in_cluster.device_plugins import agent_daemon_set, sees_all_gpus
-from infra.in_cluster.pods import MANAGED_BY, OnNodes, pod_field
+from infra.in_cluster.pods import MANAGED_BY, pod_field
+from infra.wiring.node_agents import OnNodes
 
 _NAME = "dcgm-exporter"
 _PORT = 9400

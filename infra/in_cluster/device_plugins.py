@@ -5,7 +5,7 @@ Without them a machine offers neither, and says nothing: pods wait for ever, or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulumi
 from pulumi_kubernetes.apps.v1 import (
@@ -15,20 +15,28 @@ from pulumi_kubernetes.apps.v1 import (
     RollingUpdateDaemonSetArgs,
 )
 from pulumi_kubernetes.core.v1 import (
+    AffinityArgs,
     CapabilitiesArgs,
     ContainerArgs,
     EnvVarArgs,
     HostPathVolumeSourceArgs,
+    NodeAffinityArgs,
+    NodeSelectorArgs,
+    NodeSelectorRequirementArgs,
+    NodeSelectorTermArgs,
     PodSpecArgs,
     PodTemplateSpecArgs,
     ResourceRequirementsArgs,
     SecurityContextArgs,
+    TolerationArgs,
     VolumeArgs,
     VolumeMountArgs,
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 
-from infra.in_cluster.pods import MANAGED_BY, OnNodes
+from infra.in_cluster.pods import MANAGED_BY
+from infra.wiring.node_agents import OnNodes
+from infra.wiring.scheduling import POOL_LABEL
 
 _SOCKETS = "/var/lib/kubelet/device-plugins"
 _NODE_CRITICAL = "system-node-critical"
@@ -120,14 +128,28 @@ def agent_daemon_set(
                     enable_service_links=False,
                     host_network=host_network or None,
                     node_selector=dict(on.labels),
-                    affinity=on.affinity(),
-                    tolerations=on.toleration_args(),
+                    affinity=_away_from(on.except_pools),
+                    tolerations=[_toleration(each) for each in on.tolerations],
                     containers=[container],
                     volumes=[VolumeArgs(name=path, host_path=_HOST_PATHS[path]) for path in host_paths],
                 ),
             ),
         ),
         opts=pulumi.ResourceOptions(parent=parent),
+    )
+
+
+def _away_from(pools: Sequence[str]) -> AffinityArgs | None:
+    if not pools:
+        return None
+    other = NodeSelectorRequirementArgs(key=POOL_LABEL, operator="NotIn", values=list(pools))
+    required = NodeSelectorArgs(node_selector_terms=[NodeSelectorTermArgs(match_expressions=[other])])
+    return AffinityArgs(node_affinity=NodeAffinityArgs(required_during_scheduling_ignored_during_execution=required))
+
+
+def _toleration(each: Mapping[str, str]) -> TolerationArgs:
+    return TolerationArgs(
+        key=each["key"], operator=each["operator"], value=each.get("value"), effect=each.get("effect")
     )
 
 

@@ -28,7 +28,8 @@ from pulumi_kubernetes.core.v1 import (
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 from pulumi_kubernetes.policy.v1 import PodDisruptionBudget, PodDisruptionBudgetSpecArgs
 
-from infra.in_cluster.etcd_security import EtcdSecurity, KeyMaker, Login
+from infra.in_cluster.etcd_security import KEEPER, EtcdSecurity, Login
+from infra.in_cluster.network_policies import etcd_ports
 from infra.in_cluster.pods import (
     MANAGED_BY,
     OwnPods,
@@ -69,7 +70,7 @@ class Etcd(pulumi.ComponentResource):
         volume: Volume,
         classes: StorageClasses,
         members: int = 1,
-        keys: KeyMaker | None = None,
+        keeper: str | None = None,
         opts: pulumi.ResourceOptions,
     ) -> None:
         """Makes etcd.
@@ -81,20 +82,21 @@ class Etcd(pulumi.ComponentResource):
             volume: of each member.
             classes: of volumes.
             members: 1 or 3.
-            keys: who makes keys and passwords; None: etcd speaks plain HTTP to everybody.
+            keeper: image of the controller, which makes keys and passwords; None: plain HTTP, without users.
             opts: of the component.
         """
         super().__init__("trainyard:in_cluster:Etcd", name, None, opts)
-        layout = EtcdLayout(members, secure=keys is not None)
+        layout = EtcdLayout(members, secure=keeper is not None)
         child = pulumi.ResourceOptions(parent=self)
         services = [_service(SERVICE, pods, CLIENT_PORT, child, unready=False)]
         if layout.peers_service != SERVICE:
             services.append(_service(layout.peers_service, pods, PEER_PORT, child, unready=True))
         security = None
         before: list[pulumi.Resource] = [*services]
-        if keys is not None:
-            security = EtcdSecurity(layout=layout, pods=pods, keys=keys, member_labels=_LABELS, parent=self)
+        if keeper is not None:
+            security = EtcdSecurity(layout=layout, pods=pods, image=keeper, parent=self)
             before.append(security.certificates)
+        etcd_ports(pods, members=_LABELS, keeper=KEEPER if layout.secure else None, opts=child)
         stateful = StatefulSet(
             SERVICE,
             metadata=ObjectMetaArgs(name=SERVICE, namespace=pods.namespace, labels=_LABELS),

@@ -1,4 +1,4 @@
-"""What makes the jobs' etcd secure: certificates and passwords made in the cluster, users, and closed ports.
+"""What makes the jobs' etcd secure: certificates and passwords made in the cluster, and users.
 
 No key is in this program, nor in the engine's record of the stack: a Job of the controller's image makes them
 (docs/decisions/0005-etcd-keys-made-in-the-cluster.md).
@@ -18,38 +18,22 @@ from pulumi_kubernetes.core.v1 import (
     ResourceRequirementsArgs,
     ServiceAccount,
 )
-from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
-from pulumi_kubernetes.networking.v1 import (
-    NetworkPolicy,
-    NetworkPolicyIngressRuleArgs,
-    NetworkPolicyPeerArgs,
-    NetworkPolicyPortArgs,
-    NetworkPolicySpecArgs,
-)
+from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 from pulumi_kubernetes.rbac.v1 import Role, RoleBinding, RoleRefArgs, SubjectArgs
 
 from infra.in_cluster.pods import MANAGED_BY, OwnPods, pod_field, restricted_container, restricted_pod
-from infra.wiring.etcd_layout import CLIENT_PORT, PEER_PORT, SERVICE, EtcdLayout
+from infra.wiring.etcd_layout import CLIENT_PORT, SERVICE, EtcdLayout
 from infra.wiring.scheduling import PRIORITY_CONTROL
 from training.controller.certificates import CLIENT_SECRET, client_rules, system_rules
 
 _NAME = "etcd-certificates"
-_LABELS = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
+KEEPER = {"app.kubernetes.io/name": _NAME, **MANAGED_BY}
+"""Labels of who makes the keys and sets the passwords."""
 _HOURLY = "23 * * * *"
 """Certificates are renewed months before they end. By the hour, because an etcd that lost all its volumes starts again
 without users, and is open until this has run."""
 _REPLACED_IF_FAILED = {"pulumi.com/replaceUnready": "true"}
 """A Job that has failed stays failed: without this each later `up` would wait for the same one, and fail with it."""
-
-
-@dataclass(frozen=True)
-class KeyMaker:
-    """Who makes the keys, and for whom."""
-
-    image: str
-    """The controller's."""
-    training: pulumi.Input[str]
-    """Namespace whose jobs may log in."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +57,23 @@ class EtcdSecurity:
         *,
         layout: EtcdLayout,
         pods: OwnPods,
-        keys: KeyMaker,
-        member_labels: Mapping[str, str],
+        image: str,
         parent: pulumi.ComponentResource,
     ) -> None:
-        self._layout, self._pods, self._keys, self._parent = layout, pods, keys, parent
+        """Makes certificates.
+
+        Args:
+            layout: how the members are arranged.
+            pods: where the Jobs run, and whose jobs may log in.
+            image: the controller's, which makes keys.
+            parent: of the resources.
+        """
+        self._layout, self._pods, self._image, self._parent = layout, pods, image, parent
         child = pulumi.ResourceOptions(parent=parent)
         account = ServiceAccount(_NAME, metadata=self._metadata(_NAME), opts=child)
         bindings = [
             self._rights(_NAME, pods.namespace, system_rules(), account),
-            self._rights(f"{_NAME}-of-jobs", keys.training, client_rules(), account),
+            self._rights(f"{_NAME}-of-jobs", pods.jobs, client_rules(), account),
         ]
         self._ready = pulumi.ResourceOptions(parent=parent, depends_on=bindings)
         self.certificates = Job(
@@ -91,7 +82,6 @@ class EtcdSecurity:
             spec=self._job(authenticate=False),
             opts=self._ready,
         )
-        _ports(pods.namespace, keys.training, member_labels, child)
 
     def authenticate(self, *, after: pulumi.Resource) -> None:
         """Makes etcd ask for passwords once it runs, and looks after that and the certificates from then on."""
@@ -118,12 +108,12 @@ class EtcdSecurity:
         )
 
     def _metadata(self, name: str, annotations: Mapping[str, str] | None = None) -> ObjectMetaArgs:
-        return ObjectMetaArgs(name=name, namespace=self._pods.namespace, labels=_LABELS, annotations=annotations)
+        return ObjectMetaArgs(name=name, namespace=self._pods.namespace, labels=KEEPER, annotations=annotations)
 
     def _rights(
         self, name: str, namespace: pulumi.Input[str], rules: list[dict[str, list[str]]], account: ServiceAccount
     ) -> RoleBinding:
-        metadata = ObjectMetaArgs(name=name, namespace=namespace, labels=_LABELS)
+        metadata = ObjectMetaArgs(name=name, namespace=namespace, labels=KEEPER)
         role = Role(name, metadata=metadata, rules=rules, opts=pulumi.ResourceOptions(parent=self._parent))
         return RoleBinding(
             name,
@@ -138,13 +128,13 @@ class EtcdSecurity:
         arguments: list[pulumi.Input[str]] = [
             *(f"--server-name={name}" for name in self._layout.server_names(here)),
             *(f"--peer-name={name}" for name in self._layout.peer_names(here)),
-            pulumi.Output.format("--jobs-namespace={0}", self._keys.training),
+            pulumi.Output.format("--jobs-namespace={0}", self._pods.jobs),
         ]
         if authenticate:
             arguments.append(f"--endpoint=https://{SERVICE}.{here}:{CLIENT_PORT}")
         container = ContainerArgs(
             name="certificates",
-            image=self._keys.image,
+            image=self._image,
             command=["python", "-m", "training.controller.certificates"],
             args=arguments,
             env=[pod_field("POD_NAMESPACE", "metadata.namespace")],
@@ -155,7 +145,7 @@ class EtcdSecurity:
             backoff_limit=6,
             active_deadline_seconds=600,
             template=PodTemplateSpecArgs(
-                metadata=ObjectMetaArgs(labels=_LABELS),
+                metadata=ObjectMetaArgs(labels=KEEPER),
                 spec=PodSpecArgs(
                     restart_policy="Never",
                     service_account_name=_NAME,
@@ -168,40 +158,3 @@ class EtcdSecurity:
                 ),
             ),
         )
-
-
-def _ports(
-    namespace: pulumi.Input[str],
-    training: pulumi.Input[str],
-    member_labels: Mapping[str, str],
-    opts: pulumi.ResourceOptions,
-) -> None:
-    """Clients are the jobs and who sets the passwords; members talk to members. Nobody else reaches a port of etcd.
-
-    (The kubelet's probes come from the node itself, which network policies let through.)
-    """
-    members = LabelSelectorArgs(match_labels=dict(member_labels))
-    jobs = LabelSelectorArgs(match_labels={"kubernetes.io/metadata.name": training})
-    keeper = LabelSelectorArgs(match_labels=_LABELS)
-    NetworkPolicy(
-        SERVICE,
-        metadata=ObjectMetaArgs(name=SERVICE, namespace=namespace, labels=dict(member_labels)),
-        spec=NetworkPolicySpecArgs(
-            pod_selector=members,
-            policy_types=["Ingress"],
-            ingress=[
-                NetworkPolicyIngressRuleArgs(
-                    from_=[
-                        NetworkPolicyPeerArgs(namespace_selector=jobs),
-                        NetworkPolicyPeerArgs(pod_selector=keeper),
-                    ],
-                    ports=[NetworkPolicyPortArgs(protocol="TCP", port=CLIENT_PORT)],
-                ),
-                NetworkPolicyIngressRuleArgs(
-                    from_=[NetworkPolicyPeerArgs(pod_selector=members)],
-                    ports=[NetworkPolicyPortArgs(protocol="TCP", port=PEER_PORT)],
-                ),
-            ],
-        ),
-        opts=opts,
-    )

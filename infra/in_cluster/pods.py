@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pulumi
@@ -11,23 +11,17 @@ from pulumi_kubernetes.core.v1 import (
     CapabilitiesArgs,
     EnvVarArgs,
     EnvVarSourceArgs,
-    NodeAffinityArgs,
-    NodeSelectorArgs,
-    NodeSelectorRequirementArgs,
-    NodeSelectorTermArgs,
     ObjectFieldSelectorArgs,
     PodAffinityTermArgs,
     PodAntiAffinityArgs,
     PodSecurityContextArgs,
     SeccompProfileArgs,
     SecurityContextArgs,
-    TolerationArgs,
     TopologySpreadConstraintArgs,
     WeightedPodAffinityTermArgs,
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs
 
-from infra.wiring.scheduling import POOL_LABEL
 from infra.wiring.topology import HOSTNAME_LABEL
 
 UNPRIVILEGED = 65532
@@ -39,9 +33,11 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 
 @dataclass(frozen=True)
 class OwnPods:
-    """Where the pods of Trainyard's own parts run."""
+    """Where the pods of Trainyard's own parts run, and whom they serve."""
 
     namespace: pulumi.Input[str]
+    jobs: pulumi.Input[str]
+    """Namespace of the jobs."""
     dns_policy: str
     """See `infra.wiring.naming.dns_policy`."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -51,38 +47,6 @@ class OwnPods:
     def selector(self) -> dict[str, str] | None:
         """The node selector as a pod takes it."""
         return dict(self.node_selector) or None
-
-
-@dataclass(frozen=True)
-class OnNodes:
-    """The nodes on which an agent runs, one pod each (a DaemonSet)."""
-
-    labels: Mapping[str, str]
-    """By label and not by a list of instance types, as vendors' charts do it: a type newer than the chart is served
-    all the same."""
-    tolerations: Sequence[Mapping[str, str]]
-    """Answers to every taint of every pool, in Kubernetes' spelling."""
-    except_pools: tuple[str, ...] = ()
-    """Pools whose machines bring the agent along."""
-
-    def affinity(self) -> AffinityArgs | None:
-        """Keeps the agent away from the pools that have it already."""
-        if not self.except_pools:
-            return None
-        other = NodeSelectorRequirementArgs(key=POOL_LABEL, operator="NotIn", values=list(self.except_pools))
-        required = NodeSelectorArgs(node_selector_terms=[NodeSelectorTermArgs(match_expressions=[other])])
-        return AffinityArgs(
-            node_affinity=NodeAffinityArgs(required_during_scheduling_ignored_during_execution=required)
-        )
-
-    def toleration_args(self) -> list[TolerationArgs]:
-        """The tolerations as a pod takes them."""
-        return [
-            TolerationArgs(
-                key=each["key"], operator=each["operator"], value=each.get("value"), effect=each.get("effect")
-            )
-            for each in self.tolerations
-        ]
 
 
 def apart(labels: Mapping[str, str], *, required: bool) -> AffinityArgs:

@@ -13,9 +13,9 @@ from pulumi_kubernetes.meta.v1 import ObjectMetaArgs
 from infra.catalog.versions import Chart
 from infra.in_cluster.namespaces import namespace_of_level
 from infra.in_cluster.pods import MANAGED_BY, OwnPods
-from infra.in_cluster.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
 from infra.in_cluster.scheduling import PRIORITY_VALUES
 from infra.wiring.naming import KUEUE_NAMESPACE
+from infra.wiring.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
 from infra.wiring.scheduling import PRIORITY_CONTROL, PRIORITY_TRAINING, PRIORITY_TRAINING_LOW
 
 _API = "kueue.x-k8s.io/v1beta2"
@@ -32,7 +32,6 @@ class Queues(pulumi.ComponentResource):
         plan: QueuePlan,
         chart: Chart,
         pods: OwnPods,
-        training: pulumi.Input[str],
         opts: pulumi.ResourceOptions,
     ) -> None:
         """Makes them.
@@ -41,8 +40,7 @@ class Queues(pulumi.ComponentResource):
             name: of the component.
             plan: flavours and queues.
             chart: of Kueue.
-            pods: where Kueue's own pods run.
-            training: namespace of the jobs, the only one that it looks at.
+            pods: where Kueue's own pods run, and the namespace of the jobs, the only one that it looks at.
             opts: of the component.
         """
         super().__init__("trainyard:in_cluster:Queues", name, None, opts)
@@ -59,7 +57,7 @@ class Queues(pulumi.ComponentResource):
                 repository_opts=None if chart.is_oci else RepositoryOptsArgs(repo=chart.repository),
                 namespace=KUEUE_NAMESPACE,
                 atomic=True,
-                values=_values(pods, training),
+                values=_values(pods),
             ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
@@ -68,9 +66,9 @@ class Queues(pulumi.ComponentResource):
         flavors = [self._add("ResourceFlavor", each.name, _flavor(each), after=topologies) for each in plan.flavors]
         quotas = {flavor.name: flavor for flavor in plan.flavors}
         for queue in plan.queues:
-            spec = _cluster_queue(queue, quotas, training)
+            spec = _cluster_queue(queue, quotas, pods.jobs)
             made = self._add("ClusterQueue", queue.name, spec, after=flavors)
-            self._add("LocalQueue", queue.name, {"clusterQueue": queue.name}, after=[made], namespace=training)
+            self._add("LocalQueue", queue.name, {"clusterQueue": queue.name}, after=[made], namespace=pods.jobs)
         for priority in (PRIORITY_TRAINING, PRIORITY_TRAINING_LOW):
             WorkloadPriorityClass(
                 priority,
@@ -154,7 +152,7 @@ def _cluster_queue(queue: Queue, flavors: dict[str, Flavor], training: pulumi.In
     }
 
 
-def _values(pods: OwnPods, training: pulumi.Input[str]) -> dict[str, Any]:
+def _values(pods: OwnPods) -> dict[str, Any]:
     return {
         "enableKueueViz": False,
         "controllerManager": {
@@ -170,7 +168,7 @@ def _values(pods: OwnPods, training: pulumi.Input[str]) -> dict[str, Any]:
             },
         },
         "managerConfig": {
-            "controllerManagerConfigYaml": pulumi.Output.from_input(training).apply(
+            "controllerManagerConfigYaml": pulumi.Output.from_input(pods.jobs).apply(
                 lambda namespace: yaml.safe_dump(_configuration(namespace), sort_keys=False)
             )
         },

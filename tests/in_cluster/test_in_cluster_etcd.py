@@ -11,18 +11,17 @@ from component_recorder import Object, Recorded, record
 
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
-from infra.in_cluster.etcd_security import KeyMaker
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.storage_claims import LocalStorageClasses
 from infra.wiring.etcd_layout import EtcdLayout
 from infra.wiring.storage import Volume
 from training.controller import certificates
 
-SYSTEM = OwnPods("trainyard-system", "ClusterFirst", {"trainyard.dev/pool": "system"})
-KEYS = KeyMaker(image="registry.example/controller:1", training="training")
+SYSTEM = OwnPods("trainyard-system", "training", "ClusterFirst", {"trainyard.dev/pool": "system"})
+KEYS = "registry.example/controller:1"
 
 
-def etcd(members: int, keys: KeyMaker | None) -> Recorded:
+def etcd(members: int, keeper: str | None) -> Recorded:
     def make(opts: pulumi.ResourceOptions) -> None:
         classes = LocalStorageClasses("classes", names=(), opts=opts)
         volume = Volume("1Gi", "ReadWriteOnce", "fast")
@@ -33,7 +32,7 @@ def etcd(members: int, keys: KeyMaker | None) -> Recorded:
             volume=volume,
             classes=classes,
             members=members,
-            keys=keys,
+            keeper=keeper,
             opts=opts,
         )
         ElasticController(
@@ -65,10 +64,17 @@ def test_one_open_member_needs_no_keys_no_budget_and_no_second_service() -> None
     made = etcd(1, None)
     assert [each.name for each in made if each.type.endswith(":Service")] == ["etcd"]
     names = {each.type.split(":")[-1] for each in made} - {"Service", "StatefulSet"}
-    assert not names & {"Job", "CronJob", "NetworkPolicy", "Secret"}
+    assert not names & {"Job", "CronJob", "Secret"}
     assert not made.all("PodDisruptionBudget", "etcd")
     assert "volumes" not in pod(made)
     assert "args" not in made.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_where_all_doors_are_closed_jobs_reach_an_open_etcd_too() -> None:
+    clients, members = etcd(1, None).one("NetworkPolicy", "etcd")["spec"]["ingress"]
+    (jobs,) = clients["from"]
+    assert jobs == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "training"}}}
+    assert [port["port"] for port in clients["ports"] + members["ports"]] == [2379, 2380]
 
 
 class TestThreeMembers:

@@ -13,9 +13,9 @@ from infra.in_cluster.dcgm_exporter import DcgmExporter
 from infra.in_cluster.device_plugins import DevicePlugins
 from infra.in_cluster.namespaces import NodeAgentsNamespace
 from infra.in_cluster.network_policies import ClosedByDefault
-from infra.in_cluster.node_agents import node_agents_of
 from infra.in_cluster.pods import OwnPods
 from infra.settings.aws import Aws
+from infra.wiring.node_agents import node_agents_of
 from infra.wiring.placing import NodeKind, fits, node_kinds, pod_of
 
 BLOCK = {"id": "cr-0123456789abcdef0", "start": "2027-01-11T11:30:00Z", "end": "2027-01-25T11:30:00Z"}
@@ -133,7 +133,7 @@ def test_without_gpu_pools_there_is_no_agent() -> None:
 
 @pytest.fixture(scope="module")
 def autoscaler() -> Recorded:
-    pods = OwnPods("trainyard-system", "ClusterFirst", {"trainyard.dev/pool": "system"})
+    pods = OwnPods("trainyard-system", "training", "ClusterFirst", {"trainyard.dev/pool": "system"})
     return record(
         lambda opts: ClusterAutoscaler(
             "autoscaler",

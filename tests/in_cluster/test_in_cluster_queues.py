@@ -11,12 +11,12 @@ from component_recorder import Recorded, record
 
 from infra.catalog.versions import Chart, versions
 from infra.in_cluster.pods import OwnPods
-from infra.in_cluster.queue_plan import QueuePlan, queue_plan
 from infra.in_cluster.queues import Queues
 from infra.in_cluster.scheduling import Priorities
 from infra.settings.aws import Aws
 from infra.wiring.job_resources import job_resources
 from infra.wiring.placing import amount
+from infra.wiring.queue_plan import QueuePlan, queue_plan
 
 P5 = {"types": ["p5.48xlarge"], "efa": True, "zone": "us-east-2b"}
 POOLS: list[dict[str, Any]] = [
@@ -24,7 +24,7 @@ POOLS: list[dict[str, Any]] = [
     {"name": "spot", "capacity": "spot", "max": 8, **P5},
     {"name": "small", "types": ["g5.xlarge"], "capacity": "spot", "max": 3},
 ]
-PODS = OwnPods("trainyard-system", "ClusterFirst", {"trainyard.dev/pool": "system"})
+PODS = OwnPods("trainyard-system", "training", "ClusterFirst", {"trainyard.dev/pool": "system"})
 
 
 def aws(queues: dict[str, Any] | None = None, pools: list[dict[str, Any]] = POOLS) -> Aws:
@@ -41,7 +41,7 @@ def plan(queues: dict[str, Any] | None = None) -> QueuePlan:
 def queues(settings: dict[str, Any], chart: Chart | None = None) -> Recorded:
     def make(opts: pulumi.ResourceOptions) -> None:
         lock = chart or versions().chart("kueue")
-        Queues("queues", plan=plan(settings), chart=lock, pods=PODS, training="training", opts=opts)
+        Queues("queues", plan=plan(settings), chart=lock, pods=PODS, opts=opts)
 
     return record(make)
 
