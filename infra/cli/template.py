@@ -126,7 +126,7 @@ def _workers(text: str, pool: AwsNodePool) -> tuple[int, int]:
 
 def _queue(aws: Aws, pool: AwsNodePool) -> str | None:
     """The queue that owns a pool; None where the stack has no queues."""
-    from infra.in_cluster.queue_plan import queue_plan  # noqa: PLC0415
+    from infra.wiring.queue_plan import queue_plan  # noqa: PLC0415
 
     plan = queue_plan(aws)
     return next((queue.name for queue in plan.queues if pool.name in queue.own), None) if plan else None

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from infra.catalog.instance_types import instance_types
 from infra.clusters import CHECKOUT
-from infra.in_cluster import queue_plan
 from infra.settings import SettingsError, from_engine, read_stack_file
-from infra.wiring.naming import SHARED_QUEUE
 from infra.wiring.network import subnets_of
 from infra.wiring.pools import pool_plans, system_plan
 from infra.wiring.storage import storage_of
@@ -87,7 +85,3 @@ def test_the_example_stacks_can_be_wired(stack: str) -> None:
     assert [plan.capacity_type for plan in plans] == (["SPOT"] if stack == "dev" else ["CAPACITY_BLOCK", "SPOT"])
     assert {plan.efa for plan in plans} == {stack == "prod"}
     assert {(plan.min, plan.desired) for plan in plans} == {(0, 0)}
-
-
-def test_settings_and_queues_agree_on_the_name_of_the_shared_one() -> None:
-    assert SHARED_QUEUE == queue_plan.SHARED_QUEUE
