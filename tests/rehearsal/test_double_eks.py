@@ -11,6 +11,7 @@ from pulumi.runtime.proto import provider_pb2 as messages
 
 from infra.catalog.instance_types import instance_type
 from infra.rehearsal.connection import Connection
+from infra.rehearsal.double.aws import AwsRefusedError
 from infra.rehearsal.double.values import UNKNOWN, encode
 from infra.rehearsal.nodes import Group
 from infra.wiring.interfaces import interfaces_of
@@ -270,6 +271,22 @@ def test_a_node_group_brings_its_machines_and_takes_them_away(
     assert name not in machines.groups
     assert group.refresh() == "gone"
     made.down()
+
+
+def test_a_node_group_whose_machines_fail_is_not_left_behind(
+    engine: LittleEngine, cluster: Resource, role: str, subnets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: Machines, _connection: Connection, *_: Any) -> None:
+        raise AwsRefusedError("the cluster does not answer")
+
+    inputs = group_inputs(cluster.id, role, subnets[:1], instanceTypes=["m7i.large"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Machines, "set_nodes", broken)
+        patch.setattr(Machines, "remove_nodes", broken)
+        with pytest.raises(RefusedError, match="the cluster does not answer"):
+            engine.made(NODES, **inputs)
+    assert engine.boto("eks").list_nodegroups(clusterName=cluster.id)["nodegroups"] == []
+    engine.made(NODES, **inputs).down()  # the next attempt
 
 
 def test_what_eks_cannot_change_in_a_node_group_is_replaced(

@@ -81,5 +81,8 @@ def test_aws_takes_the_whole_stack_and_is_left_with_nothing(
         assert [each.name for each in made if each.up(**each.inputs) != "same"] == []
         for resource in reversed(made):
             resource.down()
+        assert [each.name for each in made if each.refresh() != "gone"] == []
+        for resource in reversed(made):
+            resource.down()  # what is gone is no error
         assert leftovers(engine.aws.connection) == []
         assert book_entries(short_tmp) == []

@@ -12,7 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only
+from infra.rehearsal.double.tags import tag_list
 from infra.rehearsal.double.values import UNKNOWN, map_known
 
 _GONE = ("NotFoundException",)

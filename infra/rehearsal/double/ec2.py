@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 
@@ -51,8 +51,9 @@ class Vpc(Ec2Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         first, *attributes = self.requests(inputs)
         made = aws.run(first)["Vpc"]
-        for call in attributes:
-            aws.run(call.given(VpcId=made["VpcId"]))
+        with whole_or_gone(self, aws, made["VpcId"], inputs):
+            for call in attributes:
+                aws.run(call.given(VpcId=made["VpcId"]))
         return Made(made["VpcId"], self.seen(aws, made))
 
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
@@ -98,11 +99,14 @@ class Vpc(Ec2Kind):
 
     @staticmethod
     def _attributes(inputs: Mapping[str, Any]) -> list[Call]:
-        """One call for each attribute: AWS takes one at a time, and host names only where there is DNS."""
+        """One call for each attribute: AWS takes one at a time, and host names only where there is DNS.
+
+        What is not given is said as well: an input that a program no longer has goes back to what it is without one.
+        """
+        support, names = inputs.get("enableDnsSupport", True), inputs.get("enableDnsHostnames", False)
         return [
-            Call("ec2", "ModifyVpcAttribute", {"VpcId": UNKNOWN, member: {"Value": inputs[key]}})
-            for key, member in (("enableDnsSupport", "EnableDnsSupport"), ("enableDnsHostnames", "EnableDnsHostnames"))
-            if inputs.get(key) is not None
+            Call("ec2", "ModifyVpcAttribute", {"VpcId": UNKNOWN, member: {"Value": value}})
+            for member, value in (("EnableDnsSupport", support), ("EnableDnsHostnames", names))
         ]
 
     @staticmethod
@@ -145,8 +149,9 @@ class Subnet(Ec2Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         first, *attributes = self.requests(inputs)
         made = aws.run(first)["Subnet"]
-        for call in attributes:
-            aws.run(call.given(SubnetId=made["SubnetId"]))
+        with whole_or_gone(self, aws, made["SubnetId"], inputs):
+            for call in attributes:
+                aws.run(call.given(SubnetId=made["SubnetId"]))
         return Made(made["SubnetId"], self.seen(aws, self.find(aws, made["SubnetId"]) or made))
 
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
@@ -171,9 +176,7 @@ class Subnet(Ec2Kind):
 
     @staticmethod
     def _attributes(inputs: Mapping[str, Any]) -> list[Call]:
-        public = inputs.get("mapPublicIpOnLaunch")
-        if public is None:
-            return []
+        public = inputs.get("mapPublicIpOnLaunch", False)
         return [Call("ec2", "ModifySubnetAttribute", {"SubnetId": UNKNOWN, "MapPublicIpOnLaunch": {"Value": public}})]
 
 
@@ -193,8 +196,9 @@ class InternetGateway(Ec2Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         first, *attach = self.requests(inputs)
         made = aws.run(first)["InternetGateway"]["InternetGatewayId"]
-        for call in attach:
-            aws.run(call.given(InternetGatewayId=made))
+        with whole_or_gone(self, aws, made, {}):  # not attached yet
+            for call in attach:
+                aws.run(call.given(InternetGatewayId=made))
         return Made(made, {"arn": self.arn(aws, made), "ownerId": aws.account})
 
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102

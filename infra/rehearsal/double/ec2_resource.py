@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from infra.rehearsal.double import tags
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Kind, tag_list
+from infra.rehearsal.double.kind import Kind
 
 GONE = frozenset({
     "InvalidAllocationID.NotFound", "InvalidAssociationID.NotFound", "InvalidFlowLogId.NotFound",
@@ -33,7 +34,7 @@ class Ec2Kind(Kind):
         if item is None:
             return None
         seen = self.seen(aws, item)
-        return {**seen, "tags": tags_of(item)} if self.tagged else seen
+        return {**seen, "tags": tags.tags_of(item.get("Tags"))} if self.tagged else seen
 
     def find(self, aws: Aws, id: str) -> Mapping[str, Any] | None:  # noqa: A002
         """The resource as EC2 describes it, or None."""
@@ -48,8 +49,8 @@ class Ec2Kind(Kind):
 
     def tag_specifications(self, inputs: Mapping[str, Any]) -> Any:
         """The `TagSpecifications` of the call that makes it."""
-        tags = tag_list(inputs.get("tags"))
-        return [{"ResourceType": self.resource_type, "Tags": tags}] if tags is not None else None
+        listed = tags.tag_list(inputs.get("tags"))
+        return None if listed is None else [{"ResourceType": self.resource_type, "Tags": listed}]
 
     def arn(self, aws: Aws, id: str) -> str:  # noqa: A002
         """Its ARN."""
@@ -58,13 +59,8 @@ class Ec2Kind(Kind):
 
 def retag(aws: Aws, id: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:  # noqa: A002
     """Bring the tags of an EC2 resource from those of the state to those of the inputs."""
-    before, after = old.get("tags") or {}, new.get("tags") or {}
-    if dropped := [{"Key": key} for key in before if key not in after]:
-        aws.call("ec2", "DeleteTags", Resources=[id], Tags=dropped)
-    if changed := {key: value for key, value in after.items() if before.get(key) != value}:
-        aws.call("ec2", "CreateTags", Resources=[id], Tags=tag_list(changed))
-
-
-def tags_of(item: Mapping[str, Any]) -> dict[str, str]:
-    """The tags in EC2's description of a resource."""
-    return {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
+    tags.retag(
+        old, new,
+        put=lambda changed: aws.call("ec2", "CreateTags", Resources=[id], Tags=tags.tag_list(changed)),
+        remove=lambda gone: aws.call("ec2", "DeleteTags", Resources=[id], Tags=[{"Key": key} for key in gone]),
+    )  # fmt: skip

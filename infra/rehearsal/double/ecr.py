@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only
 from infra.rehearsal.double.policy_documents import as_written
-from infra.rehearsal.double.tags import retag, tags_of
+from infra.rehearsal.double.tags import retag, tag_list, tags_of
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("RepositoryNotFoundException",)

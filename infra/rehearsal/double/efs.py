@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, whole_or_gone
 from infra.rehearsal.double.network import network_mistakes
-from infra.rehearsal.double.tags import retag, tags_of
+from infra.rehearsal.double.tags import retag, tag_list, tags_of
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _CHANGES = "efs-changes"
@@ -88,11 +88,12 @@ class FileSystem(Kind):
         token = inputs.get("creationToken") or f"pulumi-{uuid.uuid4()}"
         made = aws.run(create.given(CreationToken=token))
         identifier = made["FileSystemId"]
-        for call in others:
-            if call.operation == "UpdateFileSystemProtection":  # moto doesn't have it
-                aws.book.put(_CHANGES, identifier, {"protection": inputs["protection"]})
-            else:
-                aws.run(call.given(FileSystemId=identifier))
+        with whole_or_gone(self, aws, identifier, inputs):
+            for call in others:
+                if call.operation == "UpdateFileSystemProtection":  # moto doesn't have it
+                    aws.book.put(_CHANGES, identifier, {"protection": inputs["protection"]})
+                else:
+                    aws.run(call.given(FileSystemId=identifier))
         return Made(identifier, {"creationToken": token, **_computed(aws, made)})
 
     def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, ARG002, D102

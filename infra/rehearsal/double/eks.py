@@ -22,7 +22,7 @@ from infra.rehearsal.double.eks_common import (
     role_rules,
     zones_of,
 )
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
 from infra.rehearsal.double.values import UNKNOWN, has_unknown, is_known
 
 _MODES = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
@@ -109,6 +109,8 @@ class Cluster(Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         vpc = _vpc_of(aws, inputs)
         made = aws.run(self.requests(inputs)[0])["cluster"]
+        with whole_or_gone(self, aws, inputs["name"], {}):
+            group = _cluster_security_group(aws, inputs["name"], vpc, made["version"])
         outputs = {
             "arn": made["arn"],
             "endpoint": aws.connection.server,
@@ -120,7 +122,7 @@ class Cluster(Kind):
             "version": made["version"],
             "vpcConfig": {
                 **inputs["vpcConfig"],
-                "clusterSecurityGroupId": _cluster_security_group(aws, inputs["name"], vpc, made["version"]),
+                "clusterSecurityGroupId": group,
                 "vpcId": vpc,
             },
         }

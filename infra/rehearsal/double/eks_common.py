@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from infra.rehearsal.double import tags
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE
 from infra.rehearsal.double.kind import Failure
@@ -52,11 +53,11 @@ def zones_of(aws: Aws, subnets: Any) -> list[str] | None:
 
 def retag(aws: Aws, arn: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Bring the tags of an EKS resource from those of the state to those of the inputs."""
-    before, after = old.get("tags") or {}, new.get("tags") or {}
-    if dropped := [key for key in before if key not in after]:
-        aws.call("eks", "UntagResource", resourceArn=arn, tagKeys=dropped)
-    if changed := {key: value for key, value in after.items() if before.get(key) != value}:
-        aws.call("eks", "TagResource", resourceArn=arn, tags=changed)
+    tags.retag(
+        old, new,
+        put=lambda changed: aws.call("eks", "TagResource", resourceArn=arn, tags=changed),
+        remove=lambda gone: aws.call("eks", "UntagResource", resourceArn=arn, tagKeys=gone),
+    )  # fmt: skip
 
 
 def authentication_mode(inputs: Mapping[str, Any]) -> str:

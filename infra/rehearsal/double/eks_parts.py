@@ -31,9 +31,6 @@ class _Booked(Kind):
     creates: ClassVar[str]
     """The API's operation."""
 
-    def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:  # noqa: ARG002
-        return {}
-
     def id_of(self, inputs: Mapping[str, Any]) -> str:
         """The id that Pulumi's provider gives it."""
         raise NotImplementedError

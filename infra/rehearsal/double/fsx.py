@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
 from infra.rehearsal.double.network import network_mistakes, vpc_of_subnet
-from infra.rehearsal.double.tags import retag, tags_of
+from infra.rehearsal.double.tags import retag, tag_list, tags_of
 from infra.rehearsal.double.values import UNKNOWN, is_known, map_known
 
 LUSTRE_PORT = 988

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
 from infra.rehearsal.double.policy_documents import IDENTITY, TRUST, as_written, document_failures
-from infra.rehearsal.double.tags import retag, tags_of
+from infra.rehearsal.double.tags import retag, tag_list, tags_of
 
 _GONE = ("NoSuchEntity",)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from infra.errors import TrainyardError
 from infra.rehearsal.double.validation import mistakes
 from infra.rehearsal.double.values import UNKNOWN
 
@@ -127,16 +129,24 @@ class Kind(abc.ABC):
         """Remove it; one that is gone already is no error."""
 
 
+@contextmanager
+def whole_or_gone(kind: Kind, aws: Aws, id: str, inputs: Mapping[str, Any]) -> Iterator[None]:  # noqa: A002
+    """While more is said of a resource that was just made: if that fails, it is removed again.
+
+    Pulumi learns of a resource when all of it is made. One that it never learnt of would be in the way of the next
+    attempt, and would be left when the stack is removed.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(TrainyardError):  # why it could not be made whole is what is told
+            kind.delete(aws, id, inputs)
+        raise
+
+
 def only(**members: Any) -> dict[str, Any]:
     """The members that are there: AWS's requests have no null."""
     return {name: value for name, value in members.items() if value is not None}
-
-
-def tag_list(tags: Any) -> Any:
-    """`{"a": "b"}` as the list of Key and Value that most AWS calls take; None where there are none."""
-    if tags is UNKNOWN:
-        return UNKNOWN
-    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())] if tags else None
 
 
 def each(values: Any, change: Any) -> Any:

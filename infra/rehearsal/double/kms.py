@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
 from infra.rehearsal.double.policy_documents import (
     KEY,
     as_written,
@@ -16,11 +16,12 @@ from infra.rehearsal.double.policy_documents import (
     statements_of,
     words_of,
 )
-from infra.rehearsal.double.tags import retag, tags_of
+from infra.rehearsal.double.tags import retag, tag_list, tags_of
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("NotFoundException",)
 _PENDING = "KMSInvalidStateException"
+_TAG = {"key": "TagKey", "value": "TagValue"}
 _ROTATION = "kms-rotation"
 """Kind in the book: moto forgets the rotation's period."""
 
@@ -44,7 +45,7 @@ class Key(Kind):
                 KeySpec=inputs.get("customerMasterKeySpec"),
                 MultiRegion=inputs.get("multiRegion"),
                 BypassPolicyLockoutSafetyCheck=inputs.get("bypassPolicyLockoutSafetyCheck"),
-                Tags=_tag_list(inputs.get("tags")),
+                Tags=tag_list(inputs.get("tags"), **_TAG),
             ),
             {"KeySpec": "customerMasterKeySpec"},
         )
@@ -75,8 +76,9 @@ class Key(Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
         create, *others = self.requests(inputs)
         key = aws.run(create)["KeyMetadata"]
-        for call in others:
-            aws.run(call.given(KeyId=key["KeyId"]))
+        with whole_or_gone(self, aws, key["KeyId"], inputs):
+            for call in others:
+                aws.run(call.given(KeyId=key["KeyId"]))
         _remember_rotation(aws, key["KeyId"], inputs)
         policy = inputs.get("policy") or _policy(aws, key["KeyId"])
         return Made(key["KeyId"], {"arn": key["Arn"], "keyId": key["KeyId"], "policy": policy} | _taken(inputs))
@@ -98,7 +100,7 @@ class Key(Kind):
             "enableKeyRotation": rotates,
             "rotationPeriodInDays": period if rotates else None,
             "policy": as_written(_policy(aws, id), state.get("policy")),
-            "tags": tags_of(aws.call("kms", "ListResourceTags", KeyId=id)["Tags"], key="TagKey", value="TagValue"),
+            "tags": tags_of(aws.call("kms", "ListResourceTags", KeyId=id)["Tags"], **_TAG),
         }
 
     def update(  # noqa: D102
@@ -123,7 +125,7 @@ class Key(Kind):
         _remember_rotation(aws, id, new)
         retag(
             old, new,
-            put=lambda tags: aws.call("kms", "TagResource", KeyId=id, Tags=_tag_list(tags)),
+            put=lambda tags: aws.call("kms", "TagResource", KeyId=id, Tags=tag_list(tags, **_TAG)),
             remove=lambda keys: aws.call("kms", "UntagResource", KeyId=id, TagKeys=keys),
         )  # fmt: skip
         if new.get("isEnabled") is False:
@@ -258,12 +260,6 @@ def _policy(aws: Aws, key: str) -> str:
 
 def _arn(aws: Aws, key: str) -> str:
     return str(aws.call("kms", "DescribeKey", KeyId=key)["KeyMetadata"]["Arn"])
-
-
-def _tag_list(tags: Any) -> Any:
-    if tags is UNKNOWN:
-        return UNKNOWN
-    return [{"TagKey": key, "TagValue": value} for key, value in sorted(tags.items())] if tags else None
 
 
 KINDS = (Key(), Alias())

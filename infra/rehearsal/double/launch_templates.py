@@ -17,7 +17,8 @@ from typing import Any
 from infra.catalog.instance_types import UnknownInstanceTypeError, instance_type
 from infra.rehearsal.double.aws import Aws, AwsRefusedError
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.tags import tag_list
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 USER_DATA_BYTES = 16384

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
 from infra.rehearsal.double.kms import lets_service_use
 from infra.rehearsal.double.tags import retag
 
@@ -69,8 +69,11 @@ class LogGroup(Kind):
         return given | ({"arn": _arn(aws, name)} if isinstance(name, str) else {})
 
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
-        for call in self.requests(inputs):
-            aws.run(call)
+        create, *others = self.requests(inputs)
+        aws.run(create)
+        with whole_or_gone(self, aws, inputs["name"], {}):
+            for call in others:
+                aws.run(call)
         return Made(inputs["name"], {})
 
     def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, ARG002, D102

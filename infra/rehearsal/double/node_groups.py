@@ -16,7 +16,7 @@ from infra.rehearsal.double.eks_common import (
     role_rules,
     zones_of,
 )
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
 from infra.rehearsal.double.launch_templates import interface_mistakes
 from infra.rehearsal.double.validation import model
 from infra.rehearsal.double.values import UNKNOWN, has_unknown, is_known
@@ -77,7 +77,9 @@ class NodeGroup(Kind):
         made = aws.call("eks", "CreateNodegroup", **request)["nodegroup"]
         # moto's creation takes neither of these, its update does.
         later = {key: request[key] for key in ("updateConfig", "nodeRepairConfig") if key in request}
-        aws.call("eks", "UpdateNodegroupConfig", clusterName=cluster, nodegroupName=group, **later)
+        with whole_or_gone(self, aws, f"{cluster}:{group}", inputs):
+            aws.call("eks", "UpdateNodegroupConfig", clusterName=cluster, nodegroupName=group, **later)
+            _set_nodes(aws, inputs)
         suffix = made["nodegroupArn"].rpartition("/")[2]
         version = inputs.get("version") or (aws.book.get(CLUSTERS, cluster) or {}).get("version")
         outputs = {
@@ -88,11 +90,6 @@ class NodeGroup(Kind):
             "version": version,
             "releaseVersion": inputs.get("releaseVersion"),
         }
-        try:
-            _set_nodes(aws, inputs)
-        except BaseException:  # a group that Pulumi doesn't know of would be in the way of the next attempt
-            aws.call("eks", "DeleteNodegroup", absent=ABSENT, clusterName=cluster, nodegroupName=group)
-            raise
         aws.book.put(NODE_GROUPS, f"{cluster}:{group}", {**inputs, **outputs})
         return Made(f"{cluster}:{group}", outputs)
 
@@ -133,10 +130,10 @@ class NodeGroup(Kind):
 
     def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002, D102
         cluster, _, group = id.partition(":")
-        if aws.nodes:
-            aws.nodes.remove_nodes(aws.connection, group)
         aws.call("eks", "DeleteNodegroup", absent=ABSENT, clusterName=cluster, nodegroupName=group)
         aws.book.drop(NODE_GROUPS, id)
+        if aws.nodes:  # last: where the cluster does not answer, the group is gone all the same
+            aws.nodes.remove_nodes(aws.connection, group)
 
 
 def template_of(aws: Aws, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:

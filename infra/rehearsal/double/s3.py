@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from infra.rehearsal.double.aws import Aws
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, each, only, whole_or_gone
 from infra.rehearsal.double.policy_documents import (
     BUCKET,
     as_written,
@@ -17,7 +17,7 @@ from infra.rehearsal.double.policy_documents import (
     statements_of,
     words_of,
 )
-from infra.rehearsal.double.tags import tags_of
+from infra.rehearsal.double.tags import tag_list, tags_of
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _GONE = ("NoSuchBucket", "404")
@@ -88,8 +88,9 @@ class Bucket(Kind):
         # In us-east-1 alone, S3's first region, naming the region is refused.
         where = None if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
         aws.run(create.given(CreateBucketConfiguration=where))
-        for call in others:
-            aws.run(call)
+        with whole_or_gone(self, aws, inputs["bucket"], inputs):
+            for call in others:
+                aws.run(call)
         return Made(inputs["bucket"], {})
 
     def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, ARG002, D102

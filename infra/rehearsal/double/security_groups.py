@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.ec2 import default_security_group
 from infra.rehearsal.double.ec2_resource import GONE, Ec2Kind, retag
-from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, tag_list
+from infra.rehearsal.double.kind import Call, Failure, Kind, Made, only, whole_or_gone
+from infra.rehearsal.double.tags import tag_list
 from infra.rehearsal.double.values import UNKNOWN, is_known
 
 _DESCRIPTION = re.compile(r"[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]*")
@@ -51,7 +52,8 @@ class SecurityGroup(Ec2Kind):
     def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002
         """Without the rule that AWS adds, all traffic out: the provider takes it away, so that a program states it."""
         made = aws.run(self.requests(inputs)[0])["GroupId"]
-        revoke_all(aws, made)
+        with whole_or_gone(self, aws, made, inputs):
+            revoke_all(aws, made)
         return Made(made, {"arn": self.arn(aws, made)})
 
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from infra.rehearsal.double.values import UNKNOWN
+
+
+def tag_list(tags: Any, *, key: str = "Key", value: str = "Value") -> Any:
+    """`{"a": "b"}` as the list that AWS's calls take; None where there are none.
+
+    `key` and `value` are what the service calls the two (KMS: `TagKey`, `TagValue`).
+    """
+    if tags is UNKNOWN:
+        return UNKNOWN
+    return [{key: name, value: tags[name]} for name in sorted(tags)] if tags else None
+
 
 def tags_of(listed: Iterable[Mapping[str, str]] | None, *, key: str = "Key", value: str = "Value") -> dict[str, str]:
-    """AWS's list as a mapping; `key` and `value` are what the service calls the two (KMS: `TagKey`, `TagValue`)."""
+    """AWS's list as a mapping."""
     return {tag[key]: tag[value] for tag in listed or ()}
 
 
