@@ -22,10 +22,8 @@ from pulumi_kubernetes.core.v1 import (
 )
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs
 
+from infra.wiring.naming import UNPRIVILEGED
 from infra.wiring.topology import HOSTNAME_LABEL
-
-UNPRIVILEGED = 65532
-"""User and group of the project's images (the number that distroless images use for `nonroot`)."""
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
 ZONE_LABEL = "topology.kubernetes.io/zone"
