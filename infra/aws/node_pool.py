@@ -6,7 +6,7 @@ templates"), each of which EKS or EC2 enforces by refusing, or by machines that 
 - no subnet on the interfaces and no instance profile: both are the node group's;
 - security groups stand on the interfaces, then none at the top; once a template names any, EKS adds none of its own, so
   the primary interface carries the cluster's group;
-- the instance type stands either here or in the node group; for reservations and capacity blocks it stands here;
+- the instance type stands either here or in the node group; for capacity blocks it stands here;
 - the disk's size stands here, once there is a template.
 """
 
