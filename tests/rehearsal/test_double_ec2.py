@@ -120,6 +120,20 @@ def test_a_preview_knows_what_follows_from_the_inputs_and_nothing_else(engine: L
     )
 
 
+def test_a_subnet_takes_another_route_table_in_place(engine: LittleEngine) -> None:
+    subnet = engine.subnet()
+    first, second = (engine.made(TABLE, vpcId=engine.vpc_of(subnet)) for _ in range(2))
+    association = engine.made(ASSOCIATION, routeTableId=first.id, subnetId=subnet)
+    assert association.up(routeTableId=second.id, subnetId=subnet) == "update"
+    (table,) = engine.boto("ec2").describe_route_tables(RouteTableIds=[second.id])["RouteTables"]
+    assert [found["SubnetId"] for found in table["Associations"]] == [subnet]
+    assert association.refresh() == "same"
+    association.down()
+    assert association.refresh() == "gone"
+    first.down()
+    second.down()
+
+
 @pytest.mark.parametrize(
     ("token", "inputs", "place", "words"),
     [

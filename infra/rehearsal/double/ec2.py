@@ -426,12 +426,11 @@ class Route(Kind):
 
 
 class RouteTableAssociation(Kind):
-    """Which route table a subnet uses. EC2 gives another id when the table changes, so that is a replacement here."""
+    """Which route table a subnet uses. EC2 gives a new id with each table, so it is found by its one subnet."""
 
     token = "aws:ec2/routeTableAssociation:RouteTableAssociation"  # noqa: S105
     tagged = False
-    replace_on = frozenset({"subnetId", "routeTableId"})
-    delete_first = True  # a subnet has one
+    replace_on = frozenset({"subnetId"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:  # noqa: D102
         request = only(RouteTableId=inputs.get("routeTableId"), SubnetId=inputs.get("subnetId"))
@@ -445,14 +444,31 @@ class RouteTableAssociation(Kind):
         return Made(aws.run(self.requests(inputs)[0])["AssociationId"], {})
 
     def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, ARG002, D102
-        for table in aws.call("ec2", "DescribeRouteTables")["RouteTables"]:
-            for association in table["Associations"]:
-                if association["RouteTableAssociationId"] == id:
-                    return {"routeTableId": table["RouteTableId"], "subnetId": association.get("SubnetId")}
-        return None
+        found = self._of_subnet(aws, state["subnetId"])
+        return found and {"routeTableId": found["RouteTableId"], "subnetId": found["SubnetId"]}
+
+    def update(self, aws: Aws, id: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: A002, ARG002, D102
+        table = new["routeTableId"]
+        if found := self._of_subnet(aws, new["subnetId"]):
+            present = found["RouteTableAssociationId"]
+            aws.call("ec2", "ReplaceRouteTableAssociation", AssociationId=present, RouteTableId=table)
+        else:  # taken away by somebody: the provider makes it again
+            aws.run(self.requests(new)[0])
+        return {}
 
     def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002, D102
-        aws.call("ec2", "DisassociateRouteTable", absent=GONE, AssociationId=id)
+        if found := self._of_subnet(aws, state["subnetId"]):
+            present = found["RouteTableAssociationId"]
+            aws.call("ec2", "DisassociateRouteTable", absent=GONE, AssociationId=present)
+
+    @staticmethod
+    def _of_subnet(aws: Aws, subnet: str) -> dict[str, Any] | None:
+        filters = [{"Name": "association.subnet-id", "Values": [subnet]}]
+        for table in aws.call("ec2", "DescribeRouteTables", Filters=filters)["RouteTables"]:
+            for association in table["Associations"]:
+                if association.get("SubnetId") == subnet:
+                    return dict(association)
+        return None
 
 
 class VpcEndpoint(Ec2Kind):

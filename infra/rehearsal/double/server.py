@@ -28,7 +28,7 @@ MAX_MESSAGE_BYTES = 400 << 20  # the engine's own limit for one gRPC message
 
 # Members that Pulumi's AWS provider fills by itself when a program doesn't. Where a program gives such a name, an old
 # and a new resource cannot both have it, so a replacement deletes first: as the Terraform bridge does.
-_NAMES = ("name", "nodeGroupName", "bucket")
+_NAMES = ("name", "nodeGroupName", "bucket", "creationToken")
 _FREE = frozenset({"tags", "labels"})  # objects whose members are the user's own
 # Lists that AWS's provider takes as sets: another order of the same items is no change.
 _SETS = frozenset({
