@@ -9,11 +9,7 @@ from botocore.exceptions import ClientError
 from little_engine import LittleEngine, RefusedError, little_engine
 
 LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
-EFS, TARGET, POINT = (
-    "aws:efs/fileSystem:FileSystem",
-    "aws:efs/mountTarget:MountTarget",
-    "aws:efs/accessPoint:AccessPoint",
-)
+EFS, TARGET = "aws:efs/fileSystem:FileSystem", "aws:efs/mountTarget:MountTarget"
 KEY = "arn:aws:kms:us-east-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 
@@ -252,25 +248,6 @@ def test_mount_targets_bring_a_file_system_into_zones(engine: LittleEngine) -> N
         efs.describe_file_systems(FileSystemId=system.id)
 
 
-def test_an_access_point_is_made_tagged_replaced_and_removed(engine: LittleEngine) -> None:
-    efs = engine.boto("efs")
-    system = engine.made(EFS)
-    folder = {"path": "/home", "creationInfo": {"ownerUid": 1000, "ownerGid": 1000, "permissions": "750"}}
-    inputs: dict[str, Any] = {
-        "fileSystemId": system.id, "posixUser": {"uid": 1000, "gid": 1000}, "rootDirectory": folder,
-    }  # fmt: skip
-    point = engine.made(POINT, **inputs)
-    assert point["arn"] == f"arn:aws:elasticfilesystem:us-east-2:123456789012:access-point/{point.id}"
-    (seen,) = efs.describe_access_points(AccessPointId=point.id)["AccessPoints"]
-    assert seen["RootDirectory"]["CreationInfo"] == {"OwnerUid": 1000, "OwnerGid": 1000, "Permissions": "750"}
-    assert point.up(**inputs, tags={"team": "a"}) == "update"
-    assert point.refresh() == "same"
-    assert point.up(**{**inputs, "posixUser": {"uid": 0, "gid": 0}}) == "replace"
-    point.down()
-    assert point.refresh() == "gone"
-    system.down()
-
-
 @pytest.mark.parametrize(
     ("token", "inputs", "sentence"),
     [
@@ -292,8 +269,6 @@ def test_an_access_point_is_made_tagged_replaced_and_removed(engine: LittleEngin
         (EFS, {"protection": {"replicationOverwrite": "OFF"}}, "'OFF' is not one of ENABLED, DISABLED"),
         (TARGET, {"fileSystemId": "fs-1", "subnetId": "subnet-0123456789abcdef0"},
          "fileSystemId: AWS would refuse this: 'fs-1' does not match the pattern"),
-        (POINT, {"fileSystemId": "fs-12345678", "rootDirectory": {"path": "home"}},
-         "rootDirectory.path: AWS would refuse this: 'home' does not match the pattern"),
     ],
 )  # fmt: skip
 def test_what_efs_would_refuse(engine: LittleEngine, token: str, inputs: dict[str, Any], sentence: str) -> None:

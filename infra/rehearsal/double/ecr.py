@@ -27,6 +27,7 @@ class Repository(Kind):
 
     token = "aws:ecr/repository:Repository"  # noqa: S105 - a type token
     replace_on = frozenset({"name", "encryptionConfigurations"})
+    for_provider = frozenset({"forceDelete"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
         """One CreateRepository."""
@@ -56,7 +57,6 @@ class Repository(Kind):
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterator[Failure]:  # noqa: ARG002
         """One encryption at most; a key only for encryption by KMS; exceptions only from a rule that has some."""
-        inputs.get("forceDelete")  # matters when it is deleted
         encryption = inputs.get("encryptionConfigurations")
         for index, one in enumerate(encryption or ()):
             if index > 0:

@@ -1,4 +1,4 @@
-"""EFS: file systems, their mount targets and access points.
+"""EFS: file systems and their mount targets.
 
 moto makes and shows them but cannot change a file system's throughput or protection: that is in the book.
 """
@@ -133,7 +133,11 @@ class FileSystem(Kind):
         aws.book.put(_CHANGES, id, changes)
         policies = each(new.get("lifecyclePolicies") or [], _policy)
         aws.call("efs", "PutLifecycleConfiguration", FileSystemId=id, LifecyclePolicies=policies)
-        _retag(aws, id, old, new)
+        retag(
+            old, new,
+            put=lambda tags: aws.call("efs", "TagResource", ResourceId=id, Tags=tag_list(tags)),
+            remove=lambda keys: aws.call("efs", "UntagResource", ResourceId=id, TagKeys=keys),
+        )  # fmt: skip
         return {}
 
     def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002
@@ -201,52 +205,6 @@ class MountTarget(Kind):
         aws.call("efs", "DeleteMountTarget", absent=("MountTargetNotFound",), MountTargetId=id)
 
 
-class AccessPoint(Kind):
-    """A way into one folder of a file system, as one user."""
-
-    token = "aws:efs/accessPoint:AccessPoint"  # noqa: S105 - a type token
-    replace_on = frozenset({"fileSystemId", "posixUser", "rootDirectory"})
-    computed = frozenset({"arn", "fileSystemArn", "ownerId"})
-
-    def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
-        """One CreateAccessPoint."""
-        user, root = inputs.get("posixUser"), inputs.get("rootDirectory")
-        given = only(ClientToken=UNKNOWN, FileSystemId=inputs.get("fileSystemId"), Tags=tag_list(inputs.get("tags")))
-        if user is not None:
-            given["PosixUser"] = only(Uid=user.get("uid"), Gid=user.get("gid"), SecondaryGids=user.get("secondaryGids"))
-        if root is not None:
-            given["RootDirectory"] = only(Path=root.get("path"))
-            if (made := root.get("creationInfo")) is not None:
-                given["RootDirectory"]["CreationInfo"] = only(
-                    OwnerUid=made.get("ownerUid"), OwnerGid=made.get("ownerGid"), Permissions=made.get("permissions")
-                )
-        return [Call("efs", "CreateAccessPoint", given)]
-
-    def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
-        made = aws.run(self.requests(inputs)[0].given(ClientToken=f"pulumi-{uuid.uuid4()}"))
-        return Made(made["AccessPointId"], _point(aws, made))
-
-    def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, ARG002, D102
-        found = aws.call("efs", "DescribeAccessPoints", absent=("AccessPointNotFound",), AccessPointId=id)
-        if not (found and found["AccessPoints"]):
-            return None
-        (point,) = found["AccessPoints"]
-        return {"fileSystemId": point["FileSystemId"], "tags": tags_of(point["Tags"]), **_point(aws, point)}
-
-    def update(  # noqa: D102
-        self,
-        aws: Aws,
-        id: str,  # noqa: A002
-        old: Mapping[str, Any],
-        new: Mapping[str, Any],
-    ) -> Mapping[str, Any]:
-        _retag(aws, id, old, new)
-        return {}
-
-    def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002, D102
-        aws.call("efs", "DeleteAccessPoint", absent=("AccessPointNotFound",), AccessPointId=id)
-
-
 def _policy(policy: Any) -> dict[str, Any]:
     return only(**{theirs: policy.get(ours) for ours, theirs in _TRANSITIONS.items()})
 
@@ -289,20 +247,4 @@ def _groups(aws: Aws, target: Mapping[str, Any]) -> list[str]:
     return list(answer["SecurityGroups"])
 
 
-def _point(aws: Aws, point: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "arn": point["AccessPointArn"],
-        "fileSystemArn": aws.arn("elasticfilesystem", f"file-system/{point['FileSystemId']}"),
-        "ownerId": point["OwnerId"],
-    }
-
-
-def _retag(aws: Aws, identifier: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    retag(
-        old, new,
-        put=lambda tags: aws.call("efs", "TagResource", ResourceId=identifier, Tags=tag_list(tags)),
-        remove=lambda keys: aws.call("efs", "UntagResource", ResourceId=identifier, TagKeys=keys),
-    )  # fmt: skip
-
-
-KINDS = (FileSystem(), MountTarget(), AccessPoint())
+KINDS = (FileSystem(), MountTarget())

@@ -83,6 +83,7 @@ class Addon(_Booked):
     creates = "CreateAddon"
     replace_on = frozenset({"addonName", "clusterName"})
     computed = frozenset({"addonVersion", "arn", "createdAt", "modifiedAt"})
+    for_provider = frozenset({"preserve"})
     recomputed = frozenset({"modifiedAt"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:  # noqa: D102
@@ -106,7 +107,6 @@ class Addon(_Booked):
             yield Failure("resolveConflictsOnCreate", "a new add-on has nothing to preserve: NONE or OVERWRITE")
         if inputs.get("resolveConflictsOnUpdate", "NONE") not in {"NONE", "OVERWRITE", "PRESERVE", UNKNOWN}:
             yield Failure("resolveConflictsOnUpdate", "NONE, OVERWRITE or PRESERVE")
-        inputs.get("preserve")  # leaves what runs in the cluster, where the rehearsal has nothing of it
         yield from _configuration_rules(inputs.get("configurationValues"))
         for index, identity in enumerate(inputs.get("podIdentityAssociations") or []):
             where = f"podIdentityAssociations[{index}].roleArn"

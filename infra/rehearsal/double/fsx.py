@@ -66,6 +66,7 @@ class LustreFileSystem(Kind):
         "importedFileChunkSize", "copyTagsToBackups", "driveCacheType", "efaEnabled",
     })  # fmt: skip
     computed = frozenset({"arn", "dnsName", "mountName", "networkInterfaceIds", "ownerId", "vpcId"})
+    for_provider = frozenset({"skipFinalBackup"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
         """One CreateFileSystem."""
@@ -104,7 +105,6 @@ class LustreFileSystem(Kind):
 
         FSx for Lustre User Guide and API reference; sizes with EFA: "Creating an EFA-enabled file system".
         """
-        inputs.get("skipFinalBackup")  # matters when it is deleted
         deployment = inputs.get("deploymentType") or "SCRATCH_1"
         storage = inputs.get("storageType") or "SSD"
         if isinstance(deployment, str) and isinstance(storage, str):

@@ -20,6 +20,7 @@ class Role(Kind):
 
     token = "aws:iam/role:Role"  # noqa: S105 - a type token
     replace_on = frozenset({"name", "path"})
+    for_provider = frozenset({"forceDetachPolicies"})
     computed = frozenset({"arn", "uniqueId", "createDate"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
@@ -42,7 +43,6 @@ class Role(Kind):
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterator[Failure]:  # noqa: ARG002
         """The trust policy is one."""
-        inputs.get("forceDetachPolicies")  # for the provider, not for AWS
         yield from document_failures("assumeRolePolicy", inputs.get("assumeRolePolicy"), TRUST)
 
     def known(self, inputs: Mapping[str, Any], aws: Aws) -> Mapping[str, Any]:  # noqa: ARG002

@@ -61,8 +61,8 @@ class Kind(abc.ABC):
     """One Pulumi resource type.
 
     Inputs and outputs are plain values with Pulumi's camelCase names; in Check and in a preview any of them may be
-    `UNKNOWN`. Every input that the program gives must be read by `requests` or `rules`: one that isn't is refused with
-    a sentence, so that no setting is dropped in silence.
+    `UNKNOWN`. Every input that the program gives must be read by `requests` or `rules`, or be one of `for_provider`:
+    one that isn't is refused with a sentence, so that no setting is dropped in silence.
     """
 
     token: ClassVar[str]
@@ -75,6 +75,8 @@ class Kind(abc.ABC):
     """Outputs that nobody knows before the resource is made, by name or path: `vpcConfig.clusterSecurityGroupId`."""
     recomputed: ClassVar[frozenset[str]] = frozenset()
     """Outputs that an update in place changes: a preview of one does not know them."""
+    for_provider: ClassVar[frozenset[str]] = frozenset()
+    """Inputs that tell AWS's provider how to delete or update, and never reach AWS: `forceDestroy`."""
     tagged: ClassVar[bool] = True
     """Whether it has `tags` and `tagsAll`; the provider's default tags are merged into them."""
 
@@ -165,7 +167,7 @@ def failures(kind: Kind, inputs: Mapping[str, Any], aws: Aws) -> list[Failure]:
             found.append(Failure(place, f"AWS would refuse this: {mistake.reason} ({call.service}:{call.operation})"))
     found += [Failure(f.path, f"AWS would refuse this: {f.reason}") for f in kind.rules(watched, aws)]
     for path in watched.unread():
-        if not path.startswith("__"):  # the engine's own marks
+        if not path.startswith("__") and path not in kind.for_provider:  # `__…` are the engine's own marks
             where = f"{type(kind).__module__.replace('.', '/')}.py"
             found.append(Failure(path, f"the rehearsal does not know this property: add it to {kind.token} in {where}"))
     return list(dict.fromkeys(found))

@@ -24,6 +24,7 @@ class LogGroup(Kind):
 
     token = "aws:cloudwatch/logGroup:LogGroup"  # noqa: S105 - a type token
     replace_on = frozenset({"name", "logGroupClass"})
+    for_provider = frozenset({"skipDestroy"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
         """CreateLogGroup and, where logs don't stay for ever, PutRetentionPolicy."""
@@ -45,7 +46,6 @@ class LogGroup(Kind):
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterator[Failure]:
         """The retention is one of the list; the key is given by its ARN, and CloudWatch may use it."""
-        inputs.get("skipDestroy")  # for the provider, not for AWS
         days = inputs.get("retentionInDays")
         if isinstance(days, int) and days and days not in RETENTION_DAYS:
             nearest = min(RETENTION_DAYS, key=lambda allowed: (abs(allowed - days), allowed))

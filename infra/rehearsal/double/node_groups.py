@@ -36,6 +36,7 @@ class NodeGroup(Kind):
         "launchTemplate.name", "nodeGroupName", "nodeRoleArn", "remoteAccess", "subnetIds",
     })  # fmt: skip
     computed = frozenset({"arn", "releaseVersion", "resources", "status", "version"})
+    for_provider = frozenset({"forceUpdateVersion"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:  # noqa: D102
         request = only(
@@ -58,7 +59,6 @@ class NodeGroup(Kind):
         return [Call("eks", "CreateNodegroup", request, names)]
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterable[Failure]:  # noqa: D102
-        inputs.get("forceUpdateVersion")  # matters to an update
         template = template_of(aws, inputs)
         yield from _size_rules(inputs)
         yield from _taint_rules(inputs)

@@ -40,6 +40,7 @@ class Bucket(Kind):
 
     token = "aws:s3/bucket:Bucket"  # noqa: S105 - a type token
     replace_on = frozenset({"bucket", "objectLockEnabled"})
+    for_provider = frozenset({"forceDestroy"})
 
     def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
         """One CreateBucket, then the tags; the region is added where it is known."""
@@ -56,7 +57,6 @@ class Bucket(Kind):
 
     def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterator[Failure]:  # noqa: ARG002
         """The rules of names, which are those of host names: S3 User Guide, "Bucket naming rules"."""
-        inputs.get("forceDestroy")  # for the provider, not for AWS
         name = inputs.get("bucket")
         if not isinstance(name, str):
             return
