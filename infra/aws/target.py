@@ -53,12 +53,17 @@ class AwsTarget:
         known: dict[str, pulumi.Input[str]] = {"kms-key": made.key_arn}
         if made.storage.efs_id is not None:
             known["efs"] = made.storage.efs_id
+        volumes = []
         if made.storage.lustre is not None:
             system = made.storage.lustre
             lustre = Lustre(system.id, system.dns_name, system.mount_name)
-            for plan in storage.static_volumes:
+            volumes = [
                 LustreVolume(plan.name, plan=plan, file_system=lustre, opts=self._there)
-        return CloudStorageClasses("storage-classes", plans=storage.classes, known=known, opts=self._there)
+                for plan in storage.static_volumes
+            ]
+        return CloudStorageClasses(
+            "storage-classes", plans=storage.classes, known=known, volumes=volumes, opts=self._there
+        )
 
     def machines(self, pods: OwnPods) -> None:
         """Closed doors, agents on the GPU machines, the autoscaler, queues, and who may use them."""

@@ -92,7 +92,7 @@ class Etcd(pulumi.ComponentResource):
         if layout.peers_service != SERVICE:
             services.append(_service(layout.peers_service, pods, PEER_PORT, child, unready=True))
         security = None
-        before: list[pulumi.Resource] = [*services]
+        before: list[pulumi.Resource] = [*services, classes]
         if keeper is not None:
             security = EtcdSecurity(layout=layout, pods=pods, image=keeper, parent=self)
             before.append(security.certificates)

@@ -26,53 +26,6 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _PARAMETERS = {"kms-key": "kmsKeyId", "efs": "fileSystemId"}
 
 
-class StorageClasses(pulumi.ComponentResource):
-    """The kinds of storage that a stack offers."""
-
-    _made: Mapping[str, pulumi.Output[str]]
-
-    def named(self, name: str | None) -> pulumi.Input[str] | None:
-        """A class by its name; one that is made here as an output, so that whoever uses it comes after it."""
-        return self._made.get(name, name) if name is not None else None
-
-
-class LocalStorageClasses(StorageClasses):
-    """The kinds of storage that a cloud offers (block and shared), on one computer all folders; elsewhere none."""
-
-    def __init__(self, name: str, *, names: Sequence[str], opts: pulumi.ResourceOptions) -> None:
-        super().__init__("trainyard:in_cluster:LocalStorageClasses", name, None, opts)
-        local = (ClassPlan(each, LOCAL_PROVISIONER, {}, "Delete", "Immediate") for each in names)
-        self._made = _classes(local, {}, parent=self)
-        self.register_outputs({"classes": list(self._made.values())})
-
-
-class CloudStorageClasses(StorageClasses):
-    """The kinds of storage of an AWS stack.
-
-    EKS makes no class a default one any more (since 1.30), so there is none to take that from.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        plans: Iterable[ClassPlan],
-        known: Mapping[str, pulumi.Input[str]],
-        opts: pulumi.ResourceOptions,
-    ) -> None:
-        """Makes one class for each plan.
-
-        Args:
-            name: of the component.
-            plans: the classes.
-            known: what plans need that only the cloud knows: `kms-key`, `efs`.
-            opts: of the component.
-        """
-        super().__init__("trainyard:in_cluster:CloudStorageClasses", name, None, opts)
-        self._made = _classes(plans, known, parent=self)
-        self.register_outputs({"classes": list(self._made.values())})
-
-
 @dataclass(frozen=True)
 class Lustre:
     """A Lustre file system as AWS names it."""
@@ -85,11 +38,14 @@ class Lustre:
 class LustreVolume(pulumi.ComponentResource):
     """A volume for a file system that is there: made, protected and removed by the stack, never by Kubernetes."""
 
+    name: str
+    """Name of the PersistentVolume, as claims are planned with it."""
     volume: pulumi.Output[str]
-    """Name of the PersistentVolume."""
+    """The same, as an output."""
 
     def __init__(self, name: str, *, plan: StaticVolume, file_system: Lustre, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:in_cluster:LustreVolume", name, None, opts)
+        self.name = plan.name
         made = PersistentVolume(
             plan.name,
             metadata=ObjectMetaArgs(name=plan.name),
@@ -112,6 +68,59 @@ class LustreVolume(pulumi.ComponentResource):
         self.register_outputs({"volume": self.volume})
 
 
+class StorageClasses(pulumi.ComponentResource):
+    """The kinds of storage that a stack offers. Who has a volume of one comes after them (`depends_on`).
+
+    Claims name classes as text, not as outputs: a class that is made anew would else take the claims of its name, and
+    what is on their volumes, with it.
+    """
+
+    volume_names: Mapping[str, pulumi.Output[str]]
+    """Volumes that the stack makes itself. Claims name these as outputs: one that is made anew cannot go before the
+    claim that holds it has gone."""
+
+
+class LocalStorageClasses(StorageClasses):
+    """The kinds of storage that a cloud offers (block and shared), on one computer all folders; elsewhere none."""
+
+    def __init__(self, name: str, *, names: Sequence[str], opts: pulumi.ResourceOptions) -> None:
+        super().__init__("trainyard:in_cluster:LocalStorageClasses", name, None, opts)
+        local = (ClassPlan(each, LOCAL_PROVISIONER, {}, "Delete", "Immediate") for each in names)
+        self.volume_names = {}
+        _make_classes(local, {}, parent=self)
+        self.register_outputs({})
+
+
+class CloudStorageClasses(StorageClasses):
+    """The kinds of storage of an AWS stack.
+
+    EKS makes no class a default one any more (since 1.30), so there is none to take that from.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        plans: Iterable[ClassPlan],
+        known: Mapping[str, pulumi.Input[str]],
+        volumes: Sequence[LustreVolume] = (),
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Makes one class for each plan.
+
+        Args:
+            name: of the component.
+            plans: the classes.
+            known: what plans need that only the cloud knows: `kms-key`, `efs`.
+            volumes: those of the stack's own file systems.
+            opts: of the component.
+        """
+        super().__init__("trainyard:in_cluster:CloudStorageClasses", name, None, opts)
+        self.volume_names = {each.name: each.volume for each in volumes}
+        _make_classes(plans, known, parent=self)
+        self.register_outputs({})
+
+
 class CheckpointClaim(pulumi.ComponentResource):
     """The shared volume into which jobs write checkpoints; it outlives the jobs."""
 
@@ -132,7 +141,7 @@ class CheckpointClaim(pulumi.ComponentResource):
             CHECKPOINT_CLAIM,
             metadata=ObjectMetaArgs(name=CHECKPOINT_CLAIM, namespace=namespace),
             spec=claim_spec(volume, classes),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[classes]),
         )
         self.claim = claim.metadata.apply(lambda m: str(m.name))
         self.register_outputs({"claim": self.claim})
@@ -143,18 +152,17 @@ def claim_spec(volume: Volume, classes: StorageClasses) -> PersistentVolumeClaim
     return PersistentVolumeClaimSpecArgs(
         access_modes=[volume.access_mode],
         resources=VolumeResourceRequirementsArgs(requests={"storage": volume.size}),
-        storage_class_name=classes.named(volume.storage_class),
-        volume_name=volume.volume_name,
+        storage_class_name=volume.storage_class,
+        volume_name=classes.volume_names[volume.volume_name] if volume.volume_name else None,
     )
 
 
-def _classes(
+def _make_classes(
     plans: Iterable[ClassPlan], known: Mapping[str, pulumi.Input[str]], parent: pulumi.ComponentResource
-) -> dict[str, pulumi.Output[str]]:
-    made = {}
+) -> None:
     for plan in plans:
         parameters = {**plan.parameters, **{_PARAMETERS[need]: known[need] for need in plan.needs}}
-        storage_class = StorageClass(
+        StorageClass(
             plan.name,
             metadata=ObjectMetaArgs(name=plan.name, annotations={_DEFAULT_CLASS: "true"} if plan.default else None),
             provisioner=plan.provisioner,
@@ -164,5 +172,3 @@ def _classes(
             allow_volume_expansion=True if plan.expansion else None,
             opts=pulumi.ResourceOptions(parent=parent),
         )
-        made[plan.name] = storage_class.metadata.apply(lambda m: str(m.name))
-    return made

@@ -37,8 +37,9 @@ def test_classes_know_what_only_the_cloud_knows() -> None:
 
 def test_a_lustre_file_system_is_one_volume_that_the_claim_names() -> None:
     def make(opts: pulumi.ResourceOptions) -> None:
-        classes = CloudStorageClasses("classes", plans=[], known={}, opts=opts)
-        LustreVolume("lustre", plan=LUSTRE, file_system=Lustre("fs-1", "fs-1.fsx.example", "abcdef"), opts=opts)
+        system = Lustre("fs-1", "fs-1.fsx.example", "abcdef")
+        volumes = [LustreVolume("lustre", plan=LUSTRE, file_system=system, opts=opts)]
+        classes = CloudStorageClasses("classes", plans=[], known={}, volumes=volumes, opts=opts)
         volume = Volume("1200Gi", "ReadWriteMany", NO_CLASS, volume_name="lustre")
         CheckpointClaim("checkpoints", namespace="training", volume=volume, classes=classes, opts=opts)
 
@@ -49,5 +50,6 @@ def test_a_lustre_file_system_is_one_volume_that_the_claim_names() -> None:
     assert volume["csi"]["volumeAttributes"] == {"dnsname": "fs-1.fsx.example", "mountname": "abcdef"}
     assert (volume["persistentVolumeReclaimPolicy"], volume["mountOptions"]) == ("Retain", ["flock"])
     assert claim["volumeName"] == "lustre"
+    assert any(each.endswith("PersistentVolume lustre") for each in made.after("PersistentVolumeClaim", "checkpoints"))
     # The empty class, and not none: with none the default class would make a volume of its own.
     assert claim["storageClassName"] == volume["storageClassName"] == ""
