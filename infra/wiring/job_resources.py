@@ -42,7 +42,7 @@ EFA_HUGEPAGES_MIB = 5120
 SPOT_GRACE_SECONDS = 110
 """The machine goes 120 s after the notice; the rest is for the notice to be seen, and for the last bytes."""
 GRACE_SECONDS = 300
-"""Elsewhere: enough to save a large checkpoint. The autoscaler waits for up to 600 s, an end of a capacity block for 10
+"""Elsewhere: enough to save a large checkpoint. The autoscaler evicts no workers; the end of a capacity block waits 10
 minutes (EKS begins 40 minutes before the end, EC2 30)."""
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
