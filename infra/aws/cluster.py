@@ -147,7 +147,8 @@ def _access(
                 principal_arn=entry.principal_arn,
                 policy_arn=account.access_policy(policy),
                 access_scope=scopes[policy],
-                opts=child,
+                # There is one association of a principal and a policy: made anew before, it would then be deleted.
+                opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(delete_before_replace=True)),
             )
         )
     return made
