@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import os
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from infra.cli.workspace import MUTATING, PREVIEWING, RehearsedWorkspace
 from infra.errors import TrainyardError, UsageError
 
 if TYPE_CHECKING:
+    import threading
+    from contextlib import AbstractContextManager
+
     from infra.engine import Operation, Summary
     from infra.rehearsal.connection import Connection
     from infra.rehearsal.environment import Rehearsal
@@ -82,11 +86,17 @@ def down(stack: str, *, wait: bool, json: bool) -> None:
     result: dict[str, Any] = {"stack": stack, "rehearsal": True, "changes": {}}
     if workspace.state_directory.exists():
         with workspace.changing(steps, wait=wait):
-            rehearsal = workspace.rehearsal(steps)
+            removed = False
             try:
-                result["changes"] = _destroy(workspace, rehearsal, steps)
+                result["changes"] = _destroy(workspace, workspace.rehearsal(steps), steps)
+                removed = True
             finally:
                 workspace.rehearsal(steps).down()
+                if not removed:  # engine and steps say that the run may be repeated; here that is not so
+                    steps.say(
+                        "The rehearsal has ended all the same, and its record with it: there is nothing to go on from."
+                        f" Begin anew: trainyard up -s {stack} --rehearse"
+                    )
     from infra.rehearsal.environment import LABEL  # noqa: PLC0415
 
     result["note"] = LABEL
@@ -111,6 +121,7 @@ def status(stack: str, *, json: bool) -> None:
     healthy = all(part.healthy for part in parts)
     document: dict[str, Any] = {
         "stack": stack,
+        "rehearsal": True,
         "healthy": healthy,
         "processes": [
             {
@@ -149,13 +160,19 @@ def environment(stack: str) -> dict[str, str | None]:
 
 
 def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:
-    from infra.rehearsal.inspection import pods_must_fit  # noqa: PLC0415
+    from infra.rehearsal.inspection import claims_must_be_free, pods_must_fit  # noqa: PLC0415
 
-    looks = operation == "preview"
+    looks, kubeconfig = operation == "preview", workspace.access().path
     with steps.step(name):
         engine = workspace.engine(PREVIEWING if looks else MUTATING)
-        with pods_must_fit(workspace.access().path) as hopeless:
-            summary = engine.run(operation, steps.note, stop=hopeless if operation == "up" else None)
+        if looks:
+            watched: AbstractContextManager[threading.Event | None] = contextlib.nullcontext()
+        elif operation == "destroy":
+            watched = claims_must_be_free(kubeconfig)
+        else:
+            watched = pods_must_fit(kubeconfig, workspace.settings.namespace)
+        with watched as hopeless:
+            summary = engine.run(operation, steps.note, stop=hopeless)
         steps.note(summary.sentence(done=not looks))
     return summary
 

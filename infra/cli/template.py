@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,11 +53,12 @@ def template(
         _list(aws, stack, json=json)
         return
     chosen = _pool(aws, pool, stack)
-    if image is None:
+    if not image or image.split() != [image]:
         raise UsageError(
             "which image? Add --image; images of the stack's registry begin like trainyard:images.controller in"
             f" Pulumi.{stack}.yaml"
         )
+    _require_name(name)
     from infra.wiring.job_resources import standard_job  # noqa: PLC0415
 
     least, most = _workers(workers, chosen)
@@ -115,11 +117,21 @@ def _pool(aws: Aws, name: str, stack: str) -> AwsNodePool:
     )
 
 
+def _require_name(name: str) -> None:
+    from training.controller.api import MAX_NAME_LENGTH  # noqa: PLC0415
+
+    if len(name) > MAX_NAME_LENGTH or not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        raise UsageError(
+            f"--name is {name!r}: must be at most {MAX_NAME_LENGTH} lower-case letters, digits and hyphens, must begin"
+            " with a letter and end with a letter or digit; host names of the workers are made from it"
+        )
+
+
 def _workers(text: str, pool: AwsNodePool) -> tuple[int, int]:
     if not text:
         return 1, pool.max
     least, _, most = text.partition(":")
-    if not (least.isdigit() and (most.isdigit() or not most)):
+    if not (least.isdecimal() and (most.isdecimal() or not most)):
         raise UsageError(f"--workers is {text!r}: must be one number or two with a colon between, for example 2:8")
     return int(least), int(most or least)
 

@@ -54,8 +54,10 @@ class Connection:
         where = folder or folder_of_environment()
         try:
             found = json.loads((where / FILE).read_text())
+            if not all(isinstance(value, str) and value for value in found.values()):
+                raise ValueError("values must be texts")  # noqa: TRY301
             return cls(**{**found, "kubeconfig": Path(found["kubeconfig"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise NoRehearsalError(
                 f"there is no rehearsal in {where}: {FILE} cannot be read ({error})."
                 " Begin one: trainyard up -s <stack> --rehearse"

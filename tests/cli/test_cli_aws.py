@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 import infra.cli
+from infra.cli import rehearse
+from infra.errors import TrainyardError
 from infra.local.state import State
 from infra.rehearsal import tools
 from infra.rehearsal.environment import MemoryLostError, Rehearsal
@@ -93,6 +95,22 @@ def test_where_nothing_is_rehearsed_commands_say_how_to_begin(
     assert not (short_tmp / "state").exists()
 
 
+def test_a_removal_that_fails_ends_the_rehearsal_and_says_that_there_is_nothing_to_go_on_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    folder = short_tmp / "state" / "rehearsal-dev"
+    folder.mkdir(parents=True)
+
+    def fails(*_: object) -> dict[str, int]:
+        raise TrainyardError("pulumi destroy failed: mend the cause and run it again")
+
+    monkeypatch.setattr(rehearse, "_destroy", fails)
+    code, out, err = run(capsys, monkeypatch, "down", "-s", "dev", "--rehearse", "--json")
+    assert (code, out) == (1, "")
+    assert "there is nothing to go on from. Begin anew: trainyard up -s dev --rehearse" in err
+    assert not folder.exists()
+
+
 def test_a_rehearsal_whose_memory_is_gone_is_not_gone_on_with(short_tmp: Path) -> None:
     state = State(short_tmp / "rehearsal")
     record = state.path("pulumi/backend/.pulumi/stacks/trainyard/dev.json")
@@ -154,7 +172,13 @@ class TestTemplate:
         [
             (["gpu-spt", "-s", "dev"], "did you mean 'gpu-spot'?"),
             (["gpu-spot", "-s", "dev"], "which image? Add --image"),
+            (["gpu-spot", "-s", "dev", "--image", ""], "which image? Add --image"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1\nx"], "which image? Add --image"),
             (["gpu-spot", "-s", "dev", "--image", "i:1", "--workers", "few"], "for example 2:8"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1", "--workers", "²"], "for example 2:8"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1", "--name", ""], "must begin with a letter"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1", "--name", "My job"], "lower-case letters"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1", "--name", 52 * "a"], "at most 51"),
             (["gpu", "-s", "local"], "take training/examples/digits.yaml"),
         ],
     )

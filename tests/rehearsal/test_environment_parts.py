@@ -5,6 +5,7 @@ engine's own project.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import stat
@@ -18,12 +19,14 @@ import grpc
 import pytest
 import yaml
 from google.protobuf import struct_pb2
+from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from pulumi.runtime.proto import provider_pb2
 
+from infra.errors import TrainyardError
 from infra.local.engines.catalogue import CATALOGUE
 from infra.local.engines.discovery import locate, plugin_path
 from infra.local.state import State
-from infra.rehearsal import bundles, tools
+from infra.rehearsal import bundles, inspection, tools
 from infra.rehearsal.connection import FOLDER_VARIABLE, Connection, NoRehearsalError, folder_of_environment
 from infra.rehearsal.kubernetes_plugin import PassThrough, Releases, mistakes, readable
 from infra.rehearsal.nodes import Group, node_manifest
@@ -356,6 +359,70 @@ class TestConnection:
         monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
         with pytest.raises(NoRehearsalError, match="trainyard up -s <stack> --rehearse"):
             folder_of_environment()
-        (short_tmp / "rehearsal.json").write_text("{}")
-        with pytest.raises(NoRehearsalError, match=r"rehearsal\.json cannot be read"):
-            Connection.read(short_tmp)
+        whole = {**dataclasses.asdict(connection(short_tmp)), "kubeconfig": "/k"}
+        for garbled in ("", "{}", "[]", "null", "7", json.dumps({**whole, "aws_endpoint_url": 5})):
+            (short_tmp / "rehearsal.json").write_text(garbled)
+            with pytest.raises(NoRehearsalError, match=r"rehearsal\.json cannot be read"):
+                Connection.read(short_tmp)
+
+
+class Cluster:
+    """A cluster's client, as far as looking goes."""
+
+    def __init__(self, *objects: tuple[type, dict[str, Any]]) -> None:
+        self.objects = objects
+
+    def list(self, kind: type, **_: object) -> list[Any]:
+        return [kind.from_dict(one) for of, one in self.objects if of is kind]  # type: ignore[attr-defined]
+
+
+class TestWatching:
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inspection, "PATIENCE", 0.0)
+        monkeypatch.setattr(inspection, "_LOOK_SECONDS", 0.01)
+
+    def removal(self, *, hopeless: bool) -> None:
+        with inspection.claims_must_be_free(Path("k")) as event:
+            assert event.wait(5 if hopeless else 0.1) == hopeless
+            raise TrainyardError("the engine was interrupted")
+
+    def test_a_claim_that_a_pod_holds_ends_the_removal_and_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        going = {"name": "checkpoints", "namespace": "training", "deletionTimestamp": "2026-11-30T12:00:00Z"}
+        stays = {"name": "theirs", "namespace": "training"}
+
+        def pod(name: str, claim: str, namespace: str = "training", node: str | None = "n") -> dict[str, Any]:
+            volumes = [{"name": "a", "emptyDir": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": claim}}]
+            spec = {"containers": [], "volumes": volumes, **({"nodeName": node} if node else {})}
+            return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+        pods = [
+            pod("holds", "checkpoints"),
+            pod("other-claim", "theirs"),
+            pod("other-namespace", "checkpoints", namespace="x"),
+            pod("without-node", "checkpoints", node=None),
+        ]
+        claims = [(PersistentVolumeClaim, {"metadata": about}) for about in (going, stays)]
+        cluster = Cluster(*claims, *((Pod, one) for one in pods))
+        monkeypatch.setattr(inspection, "_client", lambda _: cluster)
+        expected = r"(?s)training/checkpoints: used by holds\nthe engine was interrupted.*Delete jobs and pods first"
+        with pytest.raises(inspection.ClaimInUseError, match=expected):
+            self.removal(hopeless=True)
+
+    def test_another_failure_of_a_removal_stays_what_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inspection, "_client", lambda _: Cluster())
+        with pytest.raises(TrainyardError, match=r"^the engine was interrupted$"):
+            self.removal(hopeless=False)
+
+    def test_a_pod_of_a_users_job_that_fits_nowhere_does_not_end_a_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
+        waiting = {
+            "metadata": {"name": "train-worker-0", "namespace": "training"},
+            "spec": {"containers": []},
+            "status": {"phase": "Pending", "conditions": [condition]},
+        }
+        monkeypatch.setattr(inspection, "_client", lambda _: Cluster((Pod, waiting)))
+        with inspection.pods_must_fit(Path("k"), "training") as hopeless:
+            assert not hopeless.wait(0.1)
+        with inspection.pods_must_fit(Path("k"), "elsewhere") as hopeless:
+            assert hopeless.wait(5)
