@@ -40,6 +40,7 @@ MUTATING = "pulumi"
 """Name of engine runs that change the stack, in the process table of the state folder; one at a time."""
 PREVIEWING = "pulumi-preview"
 """Name of engine runs that only look; they may run beside others."""
+_LOCK_ATTEMPTS = 5
 _PULUMI_GRACE = 30.0  # seconds in which the engine finishes the step it is at
 
 
@@ -337,6 +338,23 @@ class RehearsedWorkspace(Workspace):
         if os.environ.get(STATE_VARIABLE):
             return beside / f"rehearsal-{self.stack}"
         return beside.with_name(f"rehearsal-{beside.name}")
+
+    @contextlib.contextmanager
+    def changing(self, steps: Steps, *, wait: bool) -> Iterator[None]:
+        """Like `Workspace.changing`; whoever is waited for may have removed the folder, with the lock, meanwhile."""
+        from infra.local.errors import LocalClusterError  # noqa: PLC0415
+
+        with contextlib.ExitStack() as held:
+            for attempt in range(_LOCK_ATTEMPTS):
+                try:
+                    held.enter_context(self.state.lock(wait=wait, note=steps.say))
+                    break
+                except LocalClusterError:
+                    if self.state_directory.exists() or attempt == _LOCK_ATTEMPTS - 1:
+                        raise
+                    self.state.folder()
+            held.enter_context(super().changing(steps, wait=wait))
+            yield
 
     @property
     def keeps_own_record(self) -> bool:

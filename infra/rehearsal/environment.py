@@ -103,7 +103,7 @@ class Rehearsal:
             ended = self._processes.stop(KWOK, VOLUMES, moto.NAME, grace=2.0)
             ended += self._control_plane.down()
             ended += self._processes.stop(*self._processes.running())  # the engine's leftovers
-            shutil.rmtree(self.state.directory)
+            self._delete_folder()
         with contextlib.suppress(OSError):
             self.state.directory.parent.rmdir()  # unless others keep something there
         return ended
@@ -154,6 +154,22 @@ class Rehearsal:
                 )
             )
         return tuple(found)
+
+    def _delete_folder(self) -> None:
+        """Delete everything, what the lock is made of last: until then who waits for it must not get it.
+
+        After that they may be quicker than the folder's end, which is theirs then.
+        """
+        locks = ("lock", "lock.holder")
+        for path in self.state.directory.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name not in locks:
+                path.unlink(missing_ok=True)
+        for name in reversed(locks):
+            self.state.path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.state.directory.rmdir()
 
     def _require_memory(self) -> None:
         if self.has_record() and not self.has_memory():

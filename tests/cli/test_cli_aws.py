@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,10 +15,13 @@ import yaml
 
 import infra.cli
 from infra.cli import rehearse
+from infra.cli.console import Steps
+from infra.cli.workspace import RehearsedWorkspace
 from infra.errors import TrainyardError
 from infra.local.state import State
 from infra.rehearsal import tools
 from infra.rehearsal.environment import MemoryLostError, Rehearsal
+from infra.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +116,38 @@ def test_a_removal_that_fails_ends_the_rehearsal_and_says_that_there_is_nothing_
     assert (code, out) == (1, "")
     assert "there is nothing to go on from. Begin anew: trainyard up -s dev --rehearse" in err
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("waiting", [1, 3])
+def test_who_waits_for_a_removal_gets_the_lock_in_a_folder_made_anew(waiting: int) -> None:
+    seen: list[str] = []
+    removes, begun = threading.Event(), threading.Barrier(waiting + 1)
+
+    def workspace() -> RehearsedWorkspace:  # each command has its own
+        return RehearsedWorkspace("dev", Settings(target="local"))
+
+    def remove() -> None:
+        mine = workspace()
+        with mine.changing(Steps(), wait=True):
+            mine.state.write(mine.state.path("logs", "moto.log"), "x")
+            removes.set()
+            begun.wait(10)
+            time.sleep(0.3)  # the others poll for the lock meanwhile
+            Rehearsal(mine.state).down()
+
+    def wait() -> None:
+        removes.wait(10)
+        mine = workspace()
+        begun.wait(10)
+        with mine.changing(Steps(), wait=True):
+            assert stat.S_IMODE(mine.state_directory.stat().st_mode) == 0o700
+            seen.extend(path.name for path in mine.state_directory.iterdir())
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(remove), *(pool.submit(wait) for _ in range(waiting))]:
+            done.result(30)
+    assert set(seen) == {"lock", "lock.holder"}
+    assert len(seen) == 2 * waiting
 
 
 def test_a_rehearsal_whose_memory_is_gone_is_not_gone_on_with(short_tmp: Path) -> None:
