@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -171,10 +171,34 @@ def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name
             watched = claims_must_be_free(kubeconfig)
         else:
             watched = pods_must_fit(kubeconfig, workspace.settings.namespace)
-        with watched as hopeless:
+        with _explaining(workspace), watched as hopeless:
             summary = engine.run(operation, steps.note, stop=hopeless)
         steps.note(summary.sentence(done=not looks))
     return summary
+
+
+@contextlib.contextmanager
+def _explaining(workspace: RehearsedWorkspace) -> Iterator[None]:
+    """Say of a run that fails where an earlier one was killed that this is why, and how to go on.
+
+    Raises:
+        UnfinishedError: it failed so.
+    """
+    from infra.engine import EngineRunError  # noqa: PLC0415
+    from infra.rehearsal.environment import UnfinishedError  # noqa: PLC0415
+
+    unfinished = workspace.rehearsal().unfinished()
+    try:
+        yield
+    except EngineRunError as error:
+        if not unfinished:
+            raise
+        again = f"trainyard down -s {workspace.stack} --rehearse, then up"
+        raise UnfinishedError(
+            f"{error}\nAn earlier run was killed while it made {', '.join(unfinished)}: that may be there, and the"
+            f" engine does not know it. Begin the rehearsal anew ({again}); on AWS one would look, and import or"
+            " delete it."
+        ) from error
 
 
 def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) -> dict[str, int]:

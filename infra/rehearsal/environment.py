@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -41,6 +42,10 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 class MemoryLostError(TrainyardError):
     """moto has ended, and with it all that it knew; the engine's record of it is worth nothing."""
+
+
+class UnfinishedError(TrainyardError):
+    """An earlier run was killed while it made something, and now the engine is in its own way."""
 
 
 class Rehearsal:
@@ -122,12 +127,17 @@ class Rehearsal:
 
     def has_record(self) -> bool:
         """Whether the engine has resources on record."""
-        for record in self.state.path("pulumi", "backend").glob(".pulumi/stacks/*/*.json"):
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                latest = json.loads(record.read_bytes())["checkpoint"]["latest"]
-                if latest and latest.get("resources"):
-                    return True
-        return False
+        return any(latest.get("resources") for latest in self._records())
+
+    def unfinished(self) -> list[str]:
+        """What a run was making when it was killed: it may be there, and the engine does not know it."""
+        urns = [
+            operation["resource"]["urn"]
+            for latest in self._records()
+            for operation in latest.get("pending_operations") or []
+            if operation["type"] == "creating"
+        ]
+        return sorted(f"{kind.rpartition(':')[2]} {name}" for *_, kind, name in (urn.split("::") for urn in urns))
 
     def components(self) -> tuple[ComponentStatus, ...]:
         """What runs, where, how well; changes nothing."""
@@ -170,6 +180,15 @@ class Rehearsal:
             self.state.path(name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.state.directory.rmdir()
+
+    def _records(self) -> list[dict[str, Any]]:
+        """The engine's records of stacks, as far as they can be read."""
+        found = []
+        for record in self.state.path("pulumi", "backend").glob(".pulumi/stacks/*/*.json"):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                latest = json.loads(record.read_bytes())["checkpoint"]["latest"]
+                found.append(dict(latest or {}))
+        return found
 
     def _require_memory(self) -> None:
         if self.has_record() and not self.has_memory():

@@ -17,10 +17,11 @@ import infra.cli
 from infra.cli import rehearse
 from infra.cli.console import Steps
 from infra.cli.workspace import RehearsedWorkspace
+from infra.engine import EngineRunError
 from infra.errors import TrainyardError
 from infra.local.state import State
 from infra.rehearsal import tools
-from infra.rehearsal.environment import MemoryLostError, Rehearsal
+from infra.rehearsal.environment import MemoryLostError, Rehearsal, UnfinishedError
 from infra.settings import Settings
 
 
@@ -158,6 +159,27 @@ def test_a_rehearsal_whose_memory_is_gone_is_not_gone_on_with(short_tmp: Path) -
         Rehearsal(state).up("us-east-2")
     assert Rehearsal(state).down() == []
     assert not state.directory.exists()
+
+
+def test_after_a_run_that_was_killed_a_failure_says_what_may_be_there() -> None:
+    workspace = RehearsedWorkspace("dev", Settings(target="local"))
+    record = workspace.state.path("pulumi/backend/.pulumi/stacks/trainyard/dev.json")
+
+    def fails() -> None:
+        with rehearse._explaining(workspace):
+            raise EngineRunError("Cluster already exists")
+
+    def pending(kind: str, name: str) -> dict[str, object]:
+        return {"type": kind, "resource": {"urn": f"urn:pulumi:dev::trainyard::a:b:C$aws:eks/cluster:Cluster::{name}"}}
+
+    for latest in (None, {}, {"pending_operations": [pending("deleting", "old")]}):
+        workspace.state.write(record, json.dumps({"checkpoint": {"latest": latest}}))
+        with pytest.raises(EngineRunError, match=r"^Cluster already exists$"):
+            fails()
+    latest = {"pending_operations": [pending("creating", "new"), pending("deleting", "old")]}
+    workspace.state.write(record, json.dumps({"checkpoint": {"latest": latest}}))
+    with pytest.raises(UnfinishedError, match=r"already exists\n.* killed while it made Cluster new: .*down -s dev"):
+        fails()
 
 
 def test_protection_is_switched_off_in_the_rehearsals_own_stack_file_alone(short_tmp: Path) -> None:
