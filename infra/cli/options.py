@@ -16,6 +16,6 @@ Rehearse = Annotated[
     bool,
     typer.Option(
         "--rehearse",
-        help="For stacks of target aws: without an account, on stand-ins of this computer. See docs/how-to.",
+        help="For stacks of target aws: without an account, on stand-ins of this computer. See docs/how-to/aws.md.",
     ),
 ]

@@ -40,7 +40,7 @@ def template(
 ) -> None:
     """Print an ElasticJob that asks for exactly what a machine of a pool offers: GPUs, EFA, hugepages, memory, grace.
 
-    Example: [bold]trainyard template gpu-p5 -s prod --image REGISTRY/training:1.0 > job.yaml[/bold]
+    Example: [bold]trainyard template gpu-spot -s prod --image REGISTRY/training:1.0 > job.yaml[/bold]
     """
     workspace = Workspace.open(stack)
     aws = workspace.settings.aws
