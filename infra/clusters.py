@@ -49,11 +49,17 @@ def local_state_directory(stack: str) -> Path:
     Pulumi.yaml: command and engine, which work in different folders, then mean the same.
 
     Raises:
-        StateFolderError: the folder that the user named holds what another stack has made.
+        StateFolderError: the folder that the user named cannot be looked at, or holds what another stack has made.
     """
     if chosen := os.environ.get(STATE_VARIABLE):
         directory = Path(os.path.abspath(CHECKOUT / _expanded(chosen)))  # noqa: PTH100 - resolve() follows links
-        holders = _holders(directory)
+        try:
+            holders = _holders(directory)
+        except OSError as error:
+            raise StateFolderError(
+                f"{directory} cannot be a state folder: {error.strerror}. Name another one:"
+                f" export {STATE_VARIABLE}=<folder>"
+            ) from error
         if holders and stack not in holders:
             raise StateFolderError(
                 f"{directory} is the state folder of stack {holders[0]}: {stack} would take over its cluster."

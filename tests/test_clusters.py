@@ -62,6 +62,12 @@ def test_a_state_folder_below_the_home_folder(monkeypatch: pytest.MonkeyPatch) -
     assert local_state_directory("local") == Path.home() / "state"
 
 
+def test_a_state_folder_that_cannot_be_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", "/tmp/" + 300 * "x")  # noqa: S108 - never made
+    with pytest.raises(StateFolderError, match="cannot be a state folder: File name too long"):
+        local_state_directory("a")
+
+
 def test_a_second_stack_may_not_take_over_the_state_folder_of_the_first(state: Path) -> None:
     record(state, "a", [{"urn": "urn:pulumi:a::trainyard::pulumi:pulumi:Stack::trainyard-a"}])
     assert local_state_directory("a") == state

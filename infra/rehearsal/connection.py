@@ -54,7 +54,7 @@ class Connection:
         where = folder or folder_of_environment()
         try:
             found = json.loads((where / FILE).read_text())
-            if not all(isinstance(value, str) and value for value in found.values()):
+            if not all(isinstance(value, str) for value in found.values()):
                 raise ValueError("values must be texts")  # noqa: TRY301
             return cls(**{**found, "kubeconfig": Path(found["kubeconfig"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
