@@ -168,7 +168,11 @@ def _size_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     if isinstance(least, int) and isinstance(most, int) and least > most:
         yield Failure("scalingConfig.minSize", f"minSize {least} is above maxSize {most}")
     elif isinstance(least, int) and isinstance(most, int) and isinstance(now, int) and not least <= now <= most:
-        yield Failure("scalingConfig.desiredSize", f"desiredSize {now} is not between {least} and {most}")
+        yield Failure(
+            "scalingConfig.desiredSize",
+            f"desiredSize {now} is not between {least} and {most}. Where the size is the autoscaler's, set it before the"
+            " limits: aws eks update-nodegroup-config --scaling-config minSize=…,desiredSize=…, then pulumi refresh",
+        )
     update = inputs.get("updateConfig") or {}
     if all(is_known(update.get(limit)) for limit in ("maxUnavailable", "maxUnavailablePercentage")):
         yield Failure("updateConfig", "either maxUnavailable or maxUnavailablePercentage, not both")
