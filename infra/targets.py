@@ -6,7 +6,9 @@ Everything else is the same in every cluster, see `infra.__main__`.
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -64,10 +66,16 @@ def target_of(settings: Settings, stack: str) -> Target:
     """
     if settings.aws is None:
         return GivenCluster(settings, stack)
-    with _many_classes():
-        from infra.aws.target import AwsTarget  # noqa: PLC0415 - the other targets do not wait for AWS's package
+    # Only now, so that the other targets do not wait for AWS's package.
+    from infra.aws.account import Account  # noqa: PLC0415
 
-    return AwsTarget(settings, settings.aws, stack)
+    # Two seconds of imports, while AWS's plugin starts and answers.
+    with _many_classes(), ThreadPoolExecutor(max_workers=1) as beside:
+        module = beside.submit(importlib.import_module, "infra.aws.target")
+        account = Account.of(stack, settings.aws)
+        rooms = module.result()
+    target: Target = rooms.AwsTarget(settings, settings.aws, stack, account)
+    return target
 
 
 @contextmanager

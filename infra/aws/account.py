@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
-from pulumi_aws import Provider, get_caller_identity_output, get_partition_output
+from pulumi_aws import Provider, ProviderDefaultTagsArgs, get_caller_identity, get_partition
+
+if TYPE_CHECKING:
+    from infra.settings.aws import Aws
+
+STACK_TAG = "trainyard.dev/stack"
+"""On everything that the stack makes; the budget counts by it."""
 
 Statement = Mapping[str, Any]
 """One statement of an IAM policy; values may be outputs."""
@@ -21,44 +27,52 @@ Statement = Mapping[str, Any]
 class Account:
     """Where the stack is made."""
 
+    provider: Provider
+    """Through which everything in it is made."""
+    tags: Mapping[str, str]
+    """Of everything that the provider makes; what AWS makes by a template needs them said again."""
     region: str
-    id: pulumi.Output[str]
+    id: str
     """Twelve digits."""
-    partition: pulumi.Output[str]
+    partition: str
     """`aws`, `aws-cn` or `aws-us-gov`."""
-    dns_suffix: pulumi.Output[str]
+    dns_suffix: str
     """`amazonaws.com`, in China `amazonaws.com.cn`."""
-    reverse_dns_prefix: pulumi.Output[str]
+    reverse_dns_prefix: str
     """How names of endpoint services begin: `com.amazonaws`, in China `cn.com.amazonaws`."""
 
     @classmethod
-    def of(cls, provider: Provider, region: str) -> Account:
-        """Ask AWS whose credentials these are: the only thing that the program asks."""
-        options = pulumi.InvokeOutputOptions(provider=provider)
-        partition = get_partition_output(opts=options)
+    def of(cls, stack: str, aws: Aws) -> Account:
+        """Ask AWS whose credentials these are: the only thing that the program asks, and it waits for the answer."""
+        tags = {STACK_TAG: stack, **aws.tags}
+        provider = Provider("aws", region=aws.region, default_tags=ProviderDefaultTagsArgs(tags=tags))
+        options = pulumi.InvokeOptions(provider=provider)
+        partition = get_partition(opts=options)
         return cls(
-            region=region,
-            id=get_caller_identity_output(opts=options).apply(lambda caller: caller.account_id),
-            partition=partition.apply(lambda found: found.partition),
-            dns_suffix=partition.apply(lambda found: found.dns_suffix),
-            reverse_dns_prefix=partition.apply(lambda found: found.reverse_dns_prefix),
+            provider=provider,
+            tags=tags,
+            region=aws.region,
+            id=get_caller_identity(opts=options).account_id,
+            partition=partition.partition,
+            dns_suffix=partition.dns_suffix,
+            reverse_dns_prefix=partition.reverse_dns_prefix,
         )
 
-    def arn(self, service: str, resource: pulumi.Input[str]) -> pulumi.Output[str]:
+    def arn(self, service: str, resource: str) -> str:
         """The ARN of something in this account and region: `arn("eks", "nodegroup/x/*")`."""
-        return pulumi.Output.format(f"arn:{{0}}:{service}:{self.region}:{{1}}:{{2}}", self.partition, self.id, resource)
+        return f"arn:{self.partition}:{service}:{self.region}:{self.id}:{resource}"
 
-    def aws_policy(self, name: str) -> pulumi.Output[str]:
+    def aws_policy(self, name: str) -> str:
         """The ARN of an IAM policy that AWS keeps: `AmazonEKSClusterPolicy`."""
-        return pulumi.Output.format("arn:{0}:iam::aws:policy/{1}", self.partition, name)
+        return f"arn:{self.partition}:iam::aws:policy/{name}"
 
-    def access_policy(self, name: str) -> pulumi.Output[str]:
+    def access_policy(self, name: str) -> str:
         """The ARN of an EKS access policy: `AmazonEKSClusterAdminPolicy`."""
-        return pulumi.Output.format("arn:{0}:eks::aws:cluster-access-policy/{1}", self.partition, name)
+        return f"arn:{self.partition}:eks::aws:cluster-access-policy/{name}"
 
-    def service(self, name: str) -> pulumi.Output[str]:
+    def service(self, name: str) -> str:
         """The host name of a service in this region, as `kms:ViaService` has it: `ec2.us-east-2.amazonaws.com`."""
-        return pulumi.Output.format(f"{name}.{self.region}.{{0}}", self.dns_suffix)
+        return f"{name}.{self.region}.{self.dns_suffix}"
 
 
 def document(statements: Sequence[Statement]) -> pulumi.Output[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pulumi
-from pulumi_aws import Provider, ProviderDefaultTagsArgs
 
-from infra.aws.account import Account
+from infra.aws.account import STACK_TAG, Account
 from infra.aws.addons import Addons, addon_plans
 from infra.aws.budget import Budget
 from infra.aws.cluster import Cluster
@@ -25,9 +24,6 @@ from infra.wiring.job_resources import job_resources
 from infra.wiring.naming import SYSTEM_NAMESPACE, cluster_name
 from infra.wiring.pools import pool_plans, system_plan
 
-STACK_TAG = "trainyard.dev/stack"
-"""On everything that the stack makes; the budget counts by it."""
-
 
 class AwsCluster(pulumi.ComponentResource):
     """An EKS cluster with its network, machines, file systems, registry and budget."""
@@ -44,20 +40,18 @@ class AwsCluster(pulumi.ComponentResource):
     exports: dict[str, Any]
     """Outputs of the stack that only this target has."""
 
-    def __init__(self, name: str, *, settings: Settings, aws: Aws, stack: str) -> None:
+    def __init__(self, name: str, *, settings: Settings, aws: Aws, stack: str, account: Account) -> None:
         """Make the cluster of a stack.
 
         Args:
             name: logical name.
             settings: the stack's settings.
             aws: their section for this target.
-            stack: name of the stack, for tags and, where the settings name none, the cluster.
+            stack: name of the stack, after which the cluster is named where the settings name none.
+            account: where it is made.
         """
-        tags = {STACK_TAG: stack, **aws.tags}
-        provider = Provider("aws", region=aws.region, default_tags=ProviderDefaultTagsArgs(tags=tags))
-        super().__init__("trainyard:aws:AwsCluster", name, None, pulumi.ResourceOptions(providers=[provider]))
+        super().__init__("trainyard:aws:AwsCluster", name, None, pulumi.ResourceOptions(providers=[account.provider]))
         here = pulumi.ResourceOptions(parent=self)
-        account = Account.of(provider, aws.region)
         cluster = cluster_name(settings, stack)
         self.kubernetes = kubernetes = aws.kubernetes_version or versions().default_kubernetes
 
@@ -117,7 +111,7 @@ class AwsCluster(pulumi.ComponentResource):
                 node_role_arn=identity.node_role_arn,
                 efa_group_id=fabric.group_id if fabric else None,
                 key_arn=key.key_arn,
-                tags=tags,
+                tags=account.tags,
                 after=[*addons.made, *identity.attachments, *network.ways_out],
                 opts=here,
             )

@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
+from infra.aws.account import Account
 from infra.aws.researchers import Researchers
 from infra.aws.stack import AwsCluster
 from infra.catalog.versions import versions
@@ -31,9 +32,9 @@ from infra.wiring.storage import Storage
 class AwsTarget:
     """An EKS cluster of the stack's own."""
 
-    def __init__(self, settings: Settings, aws: Aws, stack: str) -> None:
+    def __init__(self, settings: Settings, aws: Aws, stack: str, account: Account) -> None:
         self._aws = aws
-        self._made = made = AwsCluster("aws", settings=settings, aws=aws, stack=stack)
+        self._made = made = AwsCluster("aws", settings=settings, aws=aws, stack=stack, account=account)
         self.provider = kubernetes.Provider(
             "cluster",
             kubeconfig=made.kubeconfig,
