@@ -170,7 +170,7 @@ def _size_rules(inputs: Mapping[str, Any]) -> Iterator[Failure]:
     elif isinstance(least, int) and isinstance(most, int) and isinstance(now, int) and not least <= now <= most:
         yield Failure(
             "scalingConfig.desiredSize",
-            f"desiredSize {now} is not between {least} and {most}. Where the size is the autoscaler's, set it before the"
+            f"desiredSize {now} is not between {least} and {most}. Where the autoscaler chose it, set it before the"
             " limits: aws eks update-nodegroup-config --scaling-config minSize=…,desiredSize=…, then pulumi refresh",
         )
     update = inputs.get("updateConfig") or {}
