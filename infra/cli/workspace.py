@@ -252,7 +252,7 @@ class Workspace:
             pulumi=ensure(ENGINES_OF_PULUMI)["pulumi"].path,
             environment=self.pulumi_environment() | {MARK: f"{self.state.directory}:{process}"},
             backend=self.state.folder("pulumi", "backend") if self.keeps_own_record else None,
-            scratch=self.state.path("pulumi", f"run-{process}-"),
+            scratch=self.state.folder("pulumi") / f"run-{process}-",
         )
 
     def build_engines(self, steps: Steps) -> None:

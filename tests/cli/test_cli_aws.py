@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -28,7 +29,13 @@ from infra.settings import Settings
 @pytest.fixture(autouse=True)
 def nobody(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user without credentials, profile or rehearsal."""
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "TRAINYARD_REHEARSAL",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(short_tmp / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(short_tmp / "none"))
@@ -59,6 +66,32 @@ def test_a_rehearsal_trains_no_job(capsys: pytest.CaptureFixture[str], monkeypat
     code, _, err = run(capsys, monkeypatch, "up", "-s", "dev", "--rehearse", "--with-example")
     assert code == 2
     assert "no program runs there" in err
+
+
+def pulumi_of_a_user_with_a_backend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Pulumi is a shell script, and records are kept where the user said."""
+    program = folder / "pulumi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    found = SimpleNamespace(path=program)
+    monkeypatch.setattr("infra.local.engines.ensure", lambda names, *_: dict.fromkeys(names, found))
+    monkeypatch.setattr("infra.cli.workspace._build", lambda *_: None)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://theirs")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "theirs")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "theirs")
+
+
+def test_a_stack_whose_record_is_in_the_users_own_backend_is_previewed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    counts = json.dumps({"summaryEvent": {"resourceChanges": {"create": 3}}})
+    pulumi_of_a_user_with_a_backend(short_tmp, monkeypatch, f"echo '{counts}'")
+    code, out, err = run(capsys, monkeypatch, "preview", "-s", "dev", "--json")
+    assert code == 0, err
+    assert json.loads(out)["changes"] == {"create": 3}
+    made = short_tmp / "state" / "pulumi"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert list(made.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["up", "preview"])
