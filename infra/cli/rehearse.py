@@ -31,12 +31,16 @@ def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
     """Bring the rehearsal up and the stack in it; it stays until `down --rehearse`."""
     if with_example:
         raise UsageError("--with-example trains a job, and the nodes of a rehearsal are played: no program runs there")
+    from infra.rehearsal.tools import keep_applied, keep_attempted  # noqa: PLC0415
+
     workspace, steps = RehearsedWorkspace.open(stack), Steps()
     with workspace.changing(steps, wait=wait):
         workspace.build_engines(steps)
         connection = workspace.rehearsal(steps).up(workspace.region)
         workspace.write_project()
+        keep_attempted(workspace.state, stack)
         summary = _run(workspace, "up", steps, f"stack {stack}, rehearsed")
+        keep_applied(workspace.state, stack)
     result = {
         "stack": stack,
         "target": workspace.settings.target,
@@ -214,7 +218,7 @@ def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) 
     workspace.build_engines(steps)
     connection = workspace.rehearsal(steps).up(rehearsal.connection().region)
     # AWS itself refuses to delete a protected cluster. The way round is that of a real stack, with the rehearsal's own
-    # copy of the stack file: switch protection off, apply that, then remove.
+    # copy of the settings that are up: switch protection off, apply that, then remove.
     if switch_off_protection(workspace.state, workspace.stack):
         _run(workspace, "up", steps, "trainyard:aws.protect: false, as before a real removal")
     summary = _run(workspace, "destroy", steps, f"stack {workspace.stack}, rehearsed")

@@ -27,6 +27,7 @@ from infra.rehearsal.connection import FOLDER_VARIABLE, Connection
 
 HIDDEN_VARIABLES = ("AWS_", "PULUMI_", "KUBECONFIG", "TRAINYARD_STATE_DIR")
 """Beginnings of names of the user's variables that a rehearsed engine does not get."""
+_ATTEMPTED, _APPLIED = "attempted.yaml", "applied.yaml"  # beside the stack file, of which they are copies
 _EXECUTABLE = 0o700
 _EXEC_VERSION = "client.authentication.k8s.io/v1beta1"
 _LOCAL_HOSTS = "127.0.0.1,localhost"
@@ -81,27 +82,39 @@ def write_project(state: State, stack: str, checkout: Path) -> None:
     state.write(folder / "Pulumi.yaml", yaml.safe_dump(project, sort_keys=False))
     name = f"Pulumi.{stack}.yaml"
     settings = yaml.safe_load((checkout / name).read_text()) or {}
-    try:
-        earlier = yaml.safe_load((folder / name).read_text()) or {}
-    except FileNotFoundError:
-        earlier = {}
-    salt = {key: earlier[key] for key in ("encryptionsalt",) if key in earlier}  # belongs to the rehearsal's own record
-    state.write(folder / name, yaml.safe_dump({**salt, "config": settings.get("config", {})}, sort_keys=False))
+    content = {**_salt(folder / name), "config": settings.get("config", {})}
+    state.write(folder / name, yaml.safe_dump(content, sort_keys=False))
+
+
+def keep_attempted(state: State, stack: str) -> None:
+    """Keep the settings that an `up` begins with apart from those of later previews."""
+    _keep(state, stack, _ATTEMPTED)
+
+
+def keep_applied(state: State, stack: str) -> None:
+    """Keep the settings of an `up` that succeeded apart from those of later previews and failures."""
+    _keep(state, stack, _APPLIED)
 
 
 def switch_off_protection(state: State, stack: str) -> bool:
-    """Set `trainyard:aws.protect` to false in the rehearsal's own stack file, as people do before they remove a stack.
+    """Make the rehearsal's own stack file what is up, with `trainyard:aws.protect: false`.
+
+    People do the same before they remove a stack. What is up are the settings of the last `up` that succeeded (one
+    that failed later is not gone on with: it would replace what it was refused), else of the last that began. Those
+    of a preview are not: to apply them would make and replace things only to remove them.
 
     Returns:
-        Whether it was on.
+        Whether it was on, so that this file is to be applied.
     """
-    path = project_folder(state) / f"Pulumi.{stack}.yaml"
-    content = yaml.safe_load(path.read_text())
-    settings = content["config"].get("trainyard:aws")
-    if not (isinstance(settings, dict) and settings.get("protect")):
+    folder = project_folder(state)
+    path = folder / f"Pulumi.{stack}.yaml"
+    kept = [one for name in (_APPLIED, _ATTEMPTED) if (one := folder / name).exists()]
+    configs = [yaml.safe_load(one.read_text())["config"] for one in kept or [path]]
+    all_of_aws = [one for config in configs if isinstance(one := config.get("trainyard:aws"), dict)]
+    if not any(settings.get("protect") for settings in all_of_aws):
         return False
-    settings["protect"] = False
-    state.write(path, yaml.safe_dump(content, sort_keys=False))
+    all_of_aws[0]["protect"] = False
+    state.write(path, yaml.safe_dump({**_salt(path), "config": configs[0]}, sort_keys=False))
     return True
 
 
@@ -120,6 +133,20 @@ def environment(state: State, connection: Connection) -> dict[str, str]:
         FOLDER_VARIABLE: str(state.directory),
         "KUBECONFIG": str(connection.kubeconfig),
     }
+
+
+def _keep(state: State, stack: str, name: str) -> None:
+    folder = project_folder(state)
+    state.write(folder / name, (folder / f"Pulumi.{stack}.yaml").read_text())
+
+
+def _salt(stack_file: Path) -> dict[str, Any]:
+    """What the engine has written into the rehearsal's stack file, which belongs to the rehearsal's own record."""
+    try:
+        written = yaml.safe_load(stack_file.read_text()) or {}
+    except FileNotFoundError:
+        return {}
+    return {key: written[key] for key in ("encryptionsalt",) if key in written}
 
 
 def _plugin(state: State, path: Path, checkout: Path, module: list[str]) -> None:

@@ -230,6 +230,41 @@ def test_protection_is_switched_off_in_the_rehearsals_own_stack_file_alone(short
     assert "protect: true" in theirs.read_text()
 
 
+def test_what_is_removed_is_what_is_up_and_not_what_was_previewed_or_refused_since(short_tmp: Path) -> None:
+    state, checkout = State(short_tmp / "rehearsal"), short_tmp / "checkout"
+    checkout.mkdir()
+    (checkout / "Pulumi.yaml").write_text("name: trainyard\nruntime: {name: python}\n")
+    ours = tools.project_folder(state) / "Pulumi.prod.yaml"
+
+    def edit(region: str, protect: str = "true") -> None:
+        aws = f"{{region: {region}, protect: {protect}}}"
+        (checkout / "Pulumi.prod.yaml").write_text(f"config:\n  trainyard:target: aws\n  trainyard:aws: {aws}\n")
+        tools.write_project(state, "prod", checkout)
+
+    def removed() -> object:
+        assert tools.switch_off_protection(state, "prod") is True
+        return yaml.safe_load(ours.read_text())["config"]["trainyard:aws"]
+
+    edit("us-east-1")
+    tools.keep_attempted(state, "prod")  # and it fails
+    ours.write_text(ours.read_text() + "encryptionsalt: v1:salt\n")
+    edit("eu-west-1")  # a preview
+    assert removed() == {"region": "us-east-1", "protect": False}
+    edit("us-east-2")
+    tools.keep_attempted(state, "prod")
+    tools.keep_applied(state, "prod")
+    edit("eu-west-1")
+    tools.keep_attempted(state, "prod")  # it would replace what is protected, and the engine refuses
+    edit("eu-west-2")
+    assert removed() == {"region": "us-east-2", "protect": False}
+    assert yaml.safe_load(ours.read_text())["encryptionsalt"] == "v1:salt"
+    edit("us-east-2", protect="false")
+    tools.keep_applied(state, "prod")
+    edit("us-east-2")
+    tools.keep_attempted(state, "prod")  # it fails when some resources are protected already
+    assert removed() == {"region": "us-east-2", "protect": False}
+
+
 class TestTemplate:
     def test_a_job_asks_for_what_a_machine_of_the_pool_offers(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
