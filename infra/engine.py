@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ Operation = Literal["up", "preview", "destroy", "refresh"]
 INTERRUPTED_ENDS = timedelta(seconds=30)
 """How long an interrupted engine may take for the step that it is at."""
 _LOOK_SECONDS = 0.2
+_PROTECTED = re.compile(r"marked for protection|because it is protected")
+"""How the engine refuses to replace or delete what is protected; its advice is to edit the program."""
 
 
 class EngineRunError(TrainyardError):
@@ -153,13 +156,23 @@ class Engine:
         if process.returncode != 0:
             told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
             lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
+            kept = "Nothing was changed" if operation == "preview" else "What was done is recorded"
             raise EngineRunError(
                 f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"
                 + "\n".join(f"  {line}" for line in lines)
-                + "\nWhat was done is recorded; mend the cause and run it again. By hand: "
+                + (self._switch() if any(map(_PROTECTED.search, told)) else "")
+                + f"\n{kept}; mend the cause and run it again. By hand: "
                 + self.by_hand.format(stack=self.stack, operation=operation)
             )
         return summary
+
+    def _switch(self) -> str:
+        """What protects resources, for who is told that they are protected."""
+        return (
+            f"\nIt is trainyard:aws.protect in Pulumi.{self.stack}.yaml that protects resources. Undo the edit that"
+            " would replace or delete them. Or, if they shall go with all that is stored in them: set"
+            " trainyard:aws.protect: false, bring that up alone, then make the edit."
+        )
 
     def _variables(self) -> dict[str, str]:
         """The engine's environment: the user's, less what is hidden, and ours."""

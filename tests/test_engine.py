@@ -98,6 +98,27 @@ def test_a_failed_run_says_what_failed_and_what_to_do_next(tmp_path: Path) -> No
     assert "irrelevant" not in message
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "unable to replace resource %r\nas it is currently marked for protection. To unprotect the resource, remove it",
+        "resource %r cannot be deleted\nbecause it is protected. To unprotect the resource, either remove the",
+    ],
+)
+def test_a_refusal_to_touch_what_is_protected_names_the_setting_that_protects_it(tmp_path: Path, refusal: str) -> None:
+    told = {"diagnosticEvent": {"severity": "error", "message": refusal % URN}}
+    script = f"cat {tmp_path / 'events'}; exit 255"
+    (tmp_path / "events").write_text(json.dumps(told) + "\n")
+    says = r"(?s)To unprotect the resource.*aws\.protect in Pulumi\.local\.yaml.* set trainyard:aws\.protect: false"
+    with pytest.raises(EngineRunError, match=says):
+        engine(tmp_path, script).run("up")
+
+
+def test_a_preview_that_fails_has_changed_nothing(tmp_path: Path) -> None:
+    with pytest.raises(EngineRunError, match="\nNothing was changed; mend the cause"):
+        engine(tmp_path, "exit 1").run("preview")
+
+
 def test_a_run_that_dies_without_a_word_is_still_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineRunError, match="cannot open shared object"):
         engine(tmp_path, "echo 'cannot open shared object' >&2; exit 127").run("preview")
