@@ -30,10 +30,16 @@ class Finding:
     """One thing that was looked at."""
 
     what: str
-    ok: bool
+    ok: bool | None
+    """None where it could not be looked at."""
     found: str
     remedy: str = ""
     """What to do; empty where nothing is wrong."""
+
+    @property
+    def sign(self) -> str:
+        """The verdict as one character."""
+        return "·" if self.ok is None else "✓" if self.ok else "✗"
 
 
 def doctor(
@@ -49,16 +55,16 @@ def doctor(
     Example: [bold]trainyard doctor --json[/bold], [bold]trainyard doctor -s prod[/bold]
     """
     engines = _engines()
-    missing = [engine.what for engine in engines if not engine.ok]
+    missing = [engine.what for engine in engines if engine.ok is False]
     findings = [*_machine(), *(_building(missing) if missing else ()), *engines, _namespaces()]
     findings += _aws(stack) if stack else []
-    healthy = all(finding.ok for finding in findings)
+    healthy = all(finding.ok is not False for finding in findings)
     if json:
         print_json({"healthy": healthy, "findings": [finding.__dict__ for finding in findings]})
     else:
         shown = table("", "what", "found", "remedy")
         for finding in findings:
-            row(shown, "✓" if finding.ok else "✗", finding.what, finding.found, finding.remedy)
+            row(shown, finding.sign, finding.what, finding.found, finding.remedy)
         stdout().print(shown)
     if not healthy:
         raise typer.Exit(1)
@@ -124,7 +130,9 @@ def _namespaces() -> Finding:
 
     runtime = locate("process-runtime")
     if runtime is None:
-        return Finding("namespaces", True, "not looked at: the process runtime is not built yet")
+        return Finding(
+            "namespaces", None, "not looked at: the process runtime is not built yet", "trainyard engines build"
+        )
     checked = subprocess.run([runtime.path, "check", "--json"], capture_output=True, text=True, check=False)
     told = json_module.loads(checked.stdout)
     remedy = "" if told["ok"] else told["message"]
@@ -133,7 +141,7 @@ def _namespaces() -> Finding:
 
 def _aws(stack: str) -> list[Finding]:
     """What an AWS stack needs of this computer and of the account; nothing for other stacks."""
-    from infra.cli.workspace import Workspace  # noqa: PLC0415
+    from infra.cli.workspace import Workspace, in_rehearsal  # noqa: PLC0415
 
     settings = Workspace.open(stack).settings
     if settings.aws is None:
@@ -146,34 +154,37 @@ def _aws(stack: str) -> list[Finding]:
     command = shutil.which("aws")
     session, credentials = None, None
     missing = "none"
-    try:
-        session = boto3.session.Session(region_name=settings.aws.region)
-        credentials = session.get_credentials()
-    except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
-        missing = str(error)
+    remedy = f"aws sso login, or set AWS_PROFILE; without an account: trainyard up -s {stack} --rehearse"
+    if in_rehearsal():
+        missing = "not the account's: this shell has the variables of a rehearsal"
+        remedy = "open a new shell to look at the account"
+    else:
+        try:
+            session = boto3.session.Session(region_name=settings.aws.region)
+            credentials = session.get_credentials()
+        except BotoCoreError as error:  # a profile that is not there, a file that cannot be read
+            missing = str(error)
     found = [
         Finding(
             "aws command",
-            command is not None,
-            command or "missing",
+            None if in_rehearsal() else command is not None,
+            "the stand-in of a rehearsal" if in_rehearsal() else command or "missing",
             "" if command else "install AWS CLI 2: kubectl and the program get their tokens from it",
         ),
         Finding(
             "AWS credentials",
             credentials is not None,
             f"by {credentials.method}" if credentials else missing,
-            ""
-            if credentials
-            else f"aws sso login, or set AWS_PROFILE; without an account: trainyard up -s {stack} --rehearse",
+            "" if credentials else remedy,
         ),
     ]
     for quota in quotas_needed(settings):
         limit = _limit(session, quota.code) if credentials else None
         needed = f"{quota.needed} {quota.unit} needed in {quota.region}"
-        enough = limit is None or limit >= quota.needed
+        enough = None if limit is None else limit >= quota.needed
         known = "not asked for" if not credentials else "could not be read" if limit is None else f"{limit:g} granted"
-        remedy = "" if limit is not None and enough else f"Service Quotas, EC2, {quota.code}: raise it days ahead"
-        found.append(Finding(f"quota: {quota.name}", enough, f"{needed}; {known}", remedy))
+        raise_it = "" if enough else f"Service Quotas, EC2, {quota.code}: raise it days ahead"
+        found.append(Finding(f"quota: {quota.name}", enough, f"{needed}; {known}", raise_it))
     return found
 
 

@@ -53,6 +53,7 @@ def up(
         rehearse.up(stack, with_example=with_example, wait=not no_wait, json=json)
         return
     workspace = Workspace.open(stack)
+    workspace.require_outside_rehearsal()
     workspace.require_credentials()
     steps = Steps()
     result: dict[str, Any] = {"stack": stack, "target": workspace.settings.target}
@@ -93,6 +94,7 @@ def preview(
         summary, about = rehearse.preview(stack, wait=not no_wait, json=json)
     else:
         workspace = Workspace.open(stack)
+        workspace.require_outside_rehearsal()
         workspace.require_credentials()
         if workspace.settings.target != "aws":
             workspace.access()
@@ -127,6 +129,7 @@ def down(
         rehearse.down(stack, wait=not no_wait, json=json)
         return
     workspace = Workspace.open_to_remove(stack)
+    workspace.require_outside_rehearsal()
     workspace.require_unprotected()
     _confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
     steps = Steps()
@@ -184,6 +187,7 @@ def show_environment(
         variables = rehearse.environment(stack)
     else:
         workspace = Workspace.open(stack)
+        workspace.require_outside_rehearsal()
         variables = {**workspace.pulumi_environment(), "KUBECONFIG": str(workspace.kubeconfig())}
     if (kubectl := locate("kubectl")) and kubectl.origin != "PATH":
         path = variables.get("PATH") or os.environ.get("PATH", os.defpath)

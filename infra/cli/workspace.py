@@ -44,6 +44,13 @@ _LOCK_ATTEMPTS = 5
 _PULUMI_GRACE = 30.0  # seconds in which the engine finishes the step it is at
 
 
+def in_rehearsal() -> bool:
+    """Whether this shell has the variables of a rehearsal."""
+    from infra.rehearsal.connection import FOLDER_VARIABLE  # noqa: PLC0415
+
+    return bool(os.environ.get(FOLDER_VARIABLE))
+
+
 @dataclasses.dataclass(frozen=True)
 class Workspace:
     """A checked stack."""
@@ -124,6 +131,21 @@ class Workspace:
             ClusterUnreachableError: it is not there.
         """
         return kubeconfig_of(self.settings, self.stack)
+
+    def require_outside_rehearsal(self) -> None:
+        """Before a stack is touched for real: are this shell's variables the user's own?
+
+        Those of a rehearsal lead the AWS tools and the engine to stand-ins and to their record. A local cluster is
+        told all that it needs, and does not mind.
+
+        Raises:
+            UsageError: they are a rehearsal's.
+        """
+        if not self.is_local and in_rehearsal():
+            raise UsageError(
+                f"this shell has the variables of a rehearsal (eval of `trainyard env --rehearse`): stack {self.stack}"
+                " would be looked for in its stand-ins. Open a new shell for the real stack, or add --rehearse"
+            )
 
     def require_credentials(self) -> None:
         """Before anything is done to an AWS stack: are there credentials at all?

@@ -115,6 +115,33 @@ def test_a_profile_that_is_not_there_is_no_traceback(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["up", "preview", "down", "env"])
+def test_in_a_shell_of_a_rehearsal_nothing_is_done_for_real(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_REHEARSAL", str(short_tmp / "rehearsal"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    code, out, err = run(capsys, monkeypatch, command, "-s", "dev")
+    assert (code, out) == (2, "")
+    assert "Open a new shell for the real stack, or add --rehearse" in err
+    assert not (short_tmp / "state").exists()
+
+
+def test_doctor_does_not_take_a_rehearsals_keys_for_credentials(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_REHEARSAL", str(short_tmp / "rehearsal"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    code, out, _ = run(capsys, monkeypatch, "doctor", "-s", "prod", "--json")
+    assert code == 1
+    found = {finding["what"]: finding for finding in json.loads(out)["findings"]}
+    assert found["AWS credentials"]["ok"] is False
+    assert found["AWS credentials"]["remedy"] == "open a new shell to look at the account"
+    assert found["aws command"]["ok"] is None
+
+
 def test_down_of_a_protected_stack_names_the_setting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,4 +356,8 @@ def test_doctor_names_what_an_aws_stack_needs_of_the_account(
     assert found["AWS credentials"]["ok"] is False
     quota = found["quota: All P5 Spot Instance Requests"]
     assert "vCPUs needed in us-east-2; not asked for" in quota["found"]
+    assert quota["ok"] is None  # neither enough nor too little
     assert "L-C4BD4855" in quota["remedy"]
+    _, out, _ = run(capsys, monkeypatch, "doctor", "-s", "prod")
+    (shown,) = (line for line in out.splitlines() if "All P5 Spot Instance Requests" in line)
+    assert shown.lstrip().startswith("·")
