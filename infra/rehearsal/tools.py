@@ -34,17 +34,33 @@ _LOCAL_HOSTS = "127.0.0.1,localhost"
 
 _AWS = """\
 #!/bin/sh
-# The `aws` command of a rehearsal: it gives a token for the rehearsed cluster, and does nothing else.
+# The `aws` command of a rehearsal. It gives a token for the rehearsed cluster itself; whatever else is asked goes to
+# the next `aws` on PATH, as long as the variables are the rehearsal's, which lead that to moto.
 case " $* " in
 *" eks get-token "*)
   case "$KUBERNETES_EXEC_INFO" in
-  *client.authentication.k8s.io/v1\\"*) exec sed s,client.authentication.k8s.io/v1beta1,client.authentication.k8s.io/v1, {token} ;;
+  *client.authentication.k8s.io/v1\\"*)
+    exec sed s,client.authentication.k8s.io/v1beta1,client.authentication.k8s.io/v1, {token} ;;
   *) exec cat {token} ;;
   esac ;;
 esac
-echo "aws: this is the stand-in of a rehearsal and answers only 'aws eks get-token', not: aws $*" >&2
+others=
+set -f
+IFS=:
+for folder in $PATH; do
+  [ "$folder" = {folder} ] || others="$others${{others:+:}}$folder"
+done
+unset IFS
+if [ -z "$AWS_ENDPOINT_URL" ]; then
+  echo "aws: this is the stand-in of a rehearsal, and AWS_ENDPOINT_URL is not set: open a new shell for AWS itself" >&2
+elif [ -n "$others" ] && next=$(PATH=$others; command -v aws); then
+  PATH=$others exec "$next" "$@"
+else
+  echo "aws: there is no AWS CLI on this computer, and this stand-in of a rehearsal answers only" \\
+    "'aws eks get-token', not: aws $*. boto3 sees the rehearsal as well" >&2
+fi
 exit 252
-"""  # noqa: E501 - a line of shell
+"""
 
 
 def install(state: State, kubeconfig: Path, checkout: Path, provider: Path) -> None:
@@ -58,7 +74,10 @@ def install(state: State, kubeconfig: Path, checkout: Path, provider: Path) -> N
     """
     token = state.path("token.json")
     state.write(token, json.dumps(_credential(yaml.safe_load(kubeconfig.read_text()))))
-    state.write(state.path("bin", "aws"), _AWS.format(token=shlex.quote(str(token))), _EXECUTABLE)
+    programs = state.path("bin")
+    state.write(
+        programs / "aws", _AWS.format(token=shlex.quote(str(token)), folder=shlex.quote(str(programs))), _EXECUTABLE
+    )
     state.write(state.path("pulumi", "home", STAND_INS), "the plugins here are stand-ins of a rehearsal\n")
     aws = Path("plugins", f"resource-aws-v{importlib.metadata.version('pulumi-aws')}", "pulumi-resource-aws")
     _plugin(state, aws, checkout, ["infra.rehearsal.double"])

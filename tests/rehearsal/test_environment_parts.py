@@ -289,9 +289,10 @@ def installed(short_tmp: Path) -> State:
 
 
 class TestTools:
-    def aws(self, state: State, *arguments: str, api: str = "v1beta1") -> subprocess.CompletedProcess[str]:
+    def aws(self, state: State, *arguments: str, api: str = "v1beta1", **more: str) -> subprocess.CompletedProcess[str]:
         asks = json.dumps({"kind": "ExecCredential", "apiVersion": f"client.authentication.k8s.io/{api}"})
-        environment = {"PATH": os.defpath, "KUBERNETES_EXEC_INFO": asks}
+        moto = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "PATH": f"{state.path('bin')}:{os.defpath}"}
+        environment = moto | {"KUBERNETES_EXEC_INFO": asks} | more
         program = [str(state.path("bin", "aws")), *arguments]
         return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
 
@@ -302,10 +303,25 @@ class TestTools:
         assert told["apiVersion"] == f"client.authentication.k8s.io/{api}"
         assert told["status"] == {"clientCertificateData": "CERTIFICATE", "clientKeyData": "KEY"}
 
-    def test_the_aws_command_does_nothing_else(self, installed: State) -> None:
-        refused = self.aws(installed, "s3", "rb", "s3://everything")
-        assert refused.returncode != 0
-        assert "stand-in of a rehearsal" in refused.stderr
+    def test_the_aws_command_passes_on_what_else_is_asked(self, installed: State, short_tmp: Path) -> None:
+        theirs = short_tmp / "their tools" / "aws"
+        theirs.parent.mkdir()
+        theirs.write_text('#!/bin/sh\necho "asks $AWS_ENDPOINT_URL: $#: $*"; exit 3\n')
+        theirs.chmod(0o700)
+        other = State(short_tmp / "other-rehearsal")  # of a shell that has seen two
+        tools.install(other, short_tmp / "kubeconfig", short_tmp / "checkout", short_tmp / "provider")
+        path = f"{installed.path('bin')}:{other.path('bin')}:{theirs.parent}:{os.defpath}"
+        told = self.aws(installed, "s3", "ls", "s3://a b", PATH=path)
+        assert (told.returncode, told.stdout) == (3, "asks http://127.0.0.1:1: 3: s3 ls s3://a b\n")
+        refused = self.aws(installed, "s3", "rb", "s3://everything", PATH=path, AWS_ENDPOINT_URL="")
+        assert (refused.returncode, refused.stdout) == (252, "")
+        assert "open a new shell for AWS itself" in refused.stderr
+
+    @pytest.mark.parametrize("path", ["{bin}:/nowhere", "{bin}:/{bin}x:{bin}", "{bin}", ""])
+    def test_without_an_aws_cli_the_aws_command_does_nothing_else(self, installed: State, path: str) -> None:
+        refused = self.aws(installed, "s3", "rb", "s3://everything", PATH=path.format(bin=installed.path("bin")))
+        assert refused.returncode == 252
+        assert "this stand-in of a rehearsal answers only 'aws eks get-token', not: aws s3 rb" in refused.stderr
         assert refused.stdout == ""
 
     def test_keys_are_readable_by_their_owner_only(self, installed: State) -> None:
