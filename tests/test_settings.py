@@ -225,6 +225,14 @@ def test_odd_yaml_is_told_in_plain_words(tmp_path: Path, text: str, sentence: st
     assert sentence in mistakes(tmp_path, text)
 
 
+def test_what_is_not_yaml_is_named_with_its_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text("config:\n  trainyard:target: [local\n  trainyard:namespace: x\n")
+    with pytest.raises(SettingsError, match=r"is not YAML: (?s:.*)in Pulumi\.dev\.yaml, line 3") as caught:
+        read_stack_file(path, "dev")
+    assert "unicode string" not in str(caught.value)
+
+
 def test_aliases_within_aliases_are_read_once(tmp_path: Path) -> None:
     levels = "".join(f"  {b}: &{b} [{','.join([f'*{a}'] * 20)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True))
     message = mistakes(tmp_path, f"config:\n  a: &a [x]\n{levels}  trainyard:target: local\n  trainyard:etcd: *h\n")

@@ -68,7 +68,8 @@ def read_stack_file(path: Path, stack: str) -> Settings:
         places.add(yaml.compose(written, Loader=yaml.SafeLoader))
         document = {} if places.unreadable else yaml.safe_load(written) or {}
     except YAML_MISTAKES as error:
-        raise SettingsError(f"{path} is not YAML: {error}. Mend the file at that place.") from None
+        where = str(error).replace('"<unicode string>"', path.name)  # PyYAML was given the text, not the file
+        raise SettingsError(f"{path} is not YAML: {where}. Mend the file at that place.") from None
     if places.unreadable:
         raise SettingsError(f"{path}, {'; '.join(places.unreadable)}. Nothing was changed.")
     config = document.get("config") if isinstance(document, dict) else None
