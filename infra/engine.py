@@ -55,7 +55,8 @@ class Summary:
     def sentence(self, *, done: bool) -> str:
         """In a few words: what was done, or what would be."""
         if not self.changed:
-            return f"no changes ({self.changes.get('same', 0)} resources)"
+            same = self.changes.get("same", 0)
+            return f"no changes ({same} resource{'' if same == 1 else 's'})"
         counted = sorted((operation, count) for operation, count in self.changes.items() if operation != "same")
         return ", ".join(
             f"{count} {operation.rstrip('e')}ed" if done else f"{count} to {operation}" for operation, count in counted

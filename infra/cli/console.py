@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _WIDTH_OF_LOGS = 200
 _PROSE = ("", "message", "found", "remedy", "because of")
 """Columns of sentences, which may be wrapped; names may not."""
+_LEAST_PROSE = 20  # characters of a line of a sentence, where the terminal is too narrow for everything
 
 
 def stderr() -> Console:
@@ -50,7 +51,29 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 def row(shown: Table, *cells: object) -> None:
     """Add a row of data. Data is never markup: a message with `[brackets]` is shown as it is."""
-    shown.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
+    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    made = [cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in cells]
+    for column, cell in zip(shown.columns, made, strict=True):
+        longest = max(map(cell_len, [*cell.plain.splitlines(), str(column.header)]))
+        least = longest if column.no_wrap else min(longest, _LEAST_PROSE)
+        column.min_width = max(column.min_width or 0, least)
+    shown.add_row(*made)
+
+
+def show(shown: Table) -> None:
+    """Print a table as a result. Names are never cut: where the terminal is too narrow, the table is wider than it."""
+    console = stdout()
+    least = sum(column.min_width or 0 for column in shown.columns)
+    between = 3 * len(shown.columns) - 1  # a space on each side of a column and between two, and the edges
+    console.width = max(console.width, least + between)
+    console.print(shown)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def escape(text: str) -> str:

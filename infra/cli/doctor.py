@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from infra.cli import options
-from infra.cli.console import print_json, row, stdout, table
+from infra.cli.console import print_json, row, show, table
 
 MEMORY_NEEDED_GIB = 6  # the whole local stack with the example job takes about 3
 DISK_NEEDED_GIB = 8  # Go modules and build cache 6, engines 1, state 1
@@ -65,7 +65,7 @@ def doctor(
         shown = table("", "what", "found", "remedy")
         for finding in findings:
             row(shown, finding.sign, finding.what, finding.found, finding.remedy)
-        stdout().print(shown)
+        show(shown)
     if not healthy:
         raise typer.Exit(1)
 

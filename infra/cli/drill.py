@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.cli import example, options
-from infra.cli.console import Steps, print_json, row, stdout, table
+from infra.cli.console import Steps, print_json, row, show, table
 from infra.cli.workspace import Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL
@@ -271,4 +271,4 @@ def _show(outcome: dict[str, Any], *, json: bool) -> None:
     shown = table("", "")
     for name, value in outcome.items():
         row(shown, name.replace("_", " "), value)
-    stdout().print(shown)
+    show(shown)

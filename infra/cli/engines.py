@@ -40,8 +40,8 @@ def list_engines(as_json: Json = False) -> None:
         return
     table = console.table("engine", "from", "version", "")
     for row in rows:
-        table.add_row(row.name, row.origin, row.version, _note(row))
-    console.stdout().print(table)
+        console.row(table, row.name, row.origin, row.version, _note(row))
+    console.show(table)
     console.stdout().print(f"The cache is {engines_directory()}. Ways round a build: docs/how-to/engines.md")
 
 

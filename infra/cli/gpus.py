@@ -92,7 +92,7 @@ def _list(machines: list[InstanceType], region: str) -> None:
     table = console.table(*columns)
     for cells in zip(*columns.values(), strict=True):
         console.row(table, *cells)
-    console.stdout().print(table)
+    console.show(table)
     if left_out:
         console.stderr().print(f"No room here for: {', '.join(left_out)}. `--json` has everything.", markup=False)
     _legend(machines, [cost for _, cost in found if cost is not None], region)
@@ -209,13 +209,13 @@ def _show(machine: InstanceType, region: str) -> None:
     ]
     for name, value in rows:
         console.row(table, name, value)
-    console.stdout().print(table)
+    console.show(table)
     for wanted in (False, True) if machine.efa else (False,):
         console.stdout().print(f"Interfaces {'with' if wanted else 'without'} EFA:", markup=False)
         layout = console.table("cards", "device index", "kind")
         for cells in _layout_rows(machine, efa=wanted):
             console.row(layout, *cells)
-        console.stdout().print(layout)
+        console.show(layout)
     _legend([machine], [cost] if cost else [], region)
 
 
@@ -319,7 +319,7 @@ def _refresh(machines: list[InstanceType], region: str, *, as_json: bool) -> Non
     from infra.catalog.account import clients, compare  # noqa: PLC0415
 
     steps = console.Steps()
-    with steps.step(f"ask AWS about {len(machines)} types in {region}"):
+    with steps.step(f"ask AWS about {console.counted(len(machines), 'type')} in {region}"):
         found = compare(machines, region, clients(region))
     if as_json:
         console.print_json(_findings_document(found))
@@ -328,9 +328,11 @@ def _refresh(machines: list[InstanceType], region: str, *, as_json: bool) -> Non
         table = console.table("type", "what", "catalogue", "AWS", "message")
         for one in found.differences:
             console.row(table, one.type, one.field, _shown(one.catalogue), _shown(one.aws), one.reason)
-        console.stdout().print(table)
+        console.show(table)
     said = console.stderr()
-    said.print(f"{len(found.compared)} types compared, {len(found.differences)} differences; nothing was changed.")
+    compared = console.counted(len(found.compared), "type")
+    different = console.counted(len(found.differences), "difference")
+    said.print(f"{compared} compared, {different}; nothing was changed.")
     if found.not_offered:
         said.print(f"Not in {region}: {', '.join(found.not_offered)}", markup=False)
     if found.differences:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infra.cli import options
-from infra.cli.console import Steps, print_json, row, stdout, table
+from infra.cli.console import Steps, print_json, row, show, stdout, table
 from infra.cli.workspace import Workspace
 
 
@@ -64,4 +64,7 @@ def list_jobs(stack: options.Stack = "local", json: options.Json = False) -> Non
     for job in rows:
         workers = f"{job['ready']}/{job['desired']}"
         row(shown, job["job"], job["state"], workers, job["generation"], job["message"])
-    stdout().print(shown if rows else f"no jobs in namespace {jobs.namespace}")
+    if rows:
+        show(shown)
+    else:
+        stdout().print(f"no jobs in namespace {jobs.namespace}")

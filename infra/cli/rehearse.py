@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from infra.cli.console import Steps, print_json, row, stderr, stdout, table
+from infra.cli.console import Steps, counted, print_json, row, show, stderr, stdout, table
 from infra.cli.workspace import MUTATING, PREVIEWING, RehearsedWorkspace
 from infra.errors import TrainyardError, UsageError
 
@@ -51,7 +51,7 @@ def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
     if json:
         print_json(result)
         return
-    stdout().print(steps.closing_table())
+    show(steps.closing_table())
     _print_about(result)
     stdout().print(f'To look around: eval "$(trainyard env -s {stack} --rehearse)"; kubectl get nodes,pods -A')
     stdout().print(f"It runs until: trainyard down -s {stack} --rehearse", markup=False)
@@ -224,7 +224,7 @@ def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) 
     summary = _run(workspace, "destroy", steps, f"stack {workspace.stack}, rehearsed")
     with steps.step("looking for what is left"):
         left = leftovers(connection) + book_entries(workspace.state.directory) + volumes_left(connection.kubeconfig)
-        steps.note(f"{len(left)} things" if left else "nothing")
+        steps.note(counted(len(left), "thing") if left else "nothing")
     if left:
         raise LeftoversError(
             f"stack {workspace.stack} was removed, and this was left; on AWS it would go on to cost money:\n"
@@ -244,9 +244,10 @@ def _about(workspace: RehearsedWorkspace, connection: Connection) -> dict[str, A
     except FileNotFoundError:
         releases = {}
     recorded = {name: f"{one['chart']} {one['version']}" for name, one in releases.items()}
+    bundles = f"{counted(len(recorded), 'Helm release')} {'was' if len(recorded) == 1 else 'were'}"
     return {
         "rehearsal": True,
-        "note": LABEL + (f"; {len(recorded)} Helm releases were recorded, not rendered" if recorded else ""),
+        "note": LABEL + (f"; {bundles} recorded, not rendered" if recorded else ""),
         "aws_endpoint_url": connection.aws_endpoint_url,
         "region": connection.region,
         "account": connection.account,
@@ -268,7 +269,7 @@ def _show_status(document: Mapping[str, Any]) -> None:
     for part in document["processes"]:
         state = "ready" if part["healthy"] else "down"
         row(parts, part["name"], state, part["pid"], part["port"], f"{part['memory_mib']} MiB")
-    stdout().print(parts)
+    show(parts)
     if "nodes" not in document:
         again = f"trainyard up -s {document['stack']} --rehearse"
         stderr().print(f"Not all of it runs. Repair it: {again}", markup=False)
@@ -276,7 +277,7 @@ def _show_status(document: Mapping[str, Any]) -> None:
     nodes = table("node", "state", "pool", "type", "zone", "GPUs", "EFA", "pods")
     for node in document["nodes"]:
         row(nodes, *(node[name] for name in ("name", "state", "pool", "type", "zone", "gpus", "efa", "pods")))
-    stdout().print(nodes)
+    show(nodes)
     for pod in document["unscheduled_pods"]:
         stdout().print(f"waits for a node: {pod['pod']}: {pod['reason']}", markup=False)
     _print_about(document)

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.cli import example, options, rehearse
-from infra.cli.console import Steps, print_json, row, stderr, stdout, table
+from infra.cli.console import Steps, print_json, row, show, stderr, stdout, table
 from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from infra.engine import Operation, Summary
     from infra.local.cluster import ClusterStatus
 
 DESTROYED_WITHIN = timedelta(seconds=90)  # about 10 s with two cores
+_STEPS_OF_REPLACE = ("create-replacement", "delete-replaced")
+"""Steps of the engine beside `replace`, which stands for all three."""
 STAND_IN = "Pods of the local cluster are processes of this computer; GPUs are numbers, not devices."
 
 
@@ -71,7 +75,7 @@ def up(
     if json:
         print_json(result)
         return
-    stdout().print(steps.closing_table())
+    show(steps.closing_table())
     if workspace.is_local:
         stdout().print(STAND_IN)
     for name, value in workspace.way_in().items():
@@ -106,10 +110,12 @@ def preview(
         return
     shown = table("operation", "resource", "name", "because of")
     for step in summary.steps:
+        if step["op"] in _STEPS_OF_REPLACE:
+            continue
         *_, kind, name = step["urn"].split("::")
         row(shown, step["op"], kind.split("$")[-1], name, ", ".join(step["diffs"]))
     if summary.steps:
-        stdout().print(shown)
+        show(shown)
     stdout().print(summary.sentence(done=False))
 
 
@@ -287,7 +293,7 @@ def _delete_state(workspace: Workspace) -> None:
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: closed by who started this
         raise UsageError(f"{question} There is no terminal to ask: add --yes.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
@@ -327,26 +333,28 @@ def _show_status(cluster: ClusterStatus, stack: str) -> None:
     document = _status_document(cluster)
     parts = table("process", "state", "pid", "port", "memory", "since")
     for part in document["processes"]:
-        parts.add_row(part["name"], _mark(good=part["healthy"]), *_cells(part, "pid", "port", "memory_mib", "since"))
-    stdout().print(parts)
+        row(parts, part["name"], _mark(good=part["healthy"]), *_cells(part, "pid", "port", "memory_mib", "since"))
+    show(parts)
     if document["nodes"]:
         nodes = table("node", "state", "pool", "capacity", "GPUs", "pid", "memory", "since")
         for node in document["nodes"]:
             cells = _cells(node, "pool", "capacity", "gpus", "pid", "memory_mib", "since")
-            nodes.add_row(node["name"], _mark(good=node["ready"]), *cells)
-        stdout().print(nodes)
+            row(nodes, node["name"], _mark(good=node["ready"]), *cells)
+        show(nodes)
         stdout().print(STAND_IN)
     if not any(part["pid"] for part in document["processes"]):
         stderr().print(f"Nothing runs. Start it: trainyard up -s {stack}", markup=False)
 
 
-def _mark(*, good: bool) -> str:
-    return "[green]ready[/green]" if good else "[red]down[/red]"
+def _mark(*, good: bool) -> Text:
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text("ready", "green") if good else Text("down", "red")
 
 
-def _cells(row: dict[str, Any], *names: str) -> list[str]:
+def _cells(part: dict[str, Any], *names: str) -> list[str]:
     def cell(name: str) -> str:
-        value = row[name]
+        value = part[name]
         if name == "memory_mib":
             return f"{value} MiB" if value else ""
         if name == "since":

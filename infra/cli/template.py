@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra.cli import options
-from infra.cli.console import print_json, row, stdout, table
+from infra.cli.console import print_json, row, show, stdout, table
 from infra.cli.workspace import Workspace
 from infra.errors import UsageError
 
@@ -101,7 +101,7 @@ def _list(aws: Aws, stack: str, *, json: bool) -> None:
     for pool, offer in offers:
         machines, memory = f"{pool.min} to {pool.max}", f"{offer.memory_mib / 1024:.0f} GiB"
         row(shown, pool.name, ", ".join(pool.types), pool.capacity, machines, offer.gpus, offer.efa, memory)
-    stdout().print(shown)
+    show(shown)
     stdout().print("One worker has a machine to itself; these are its GPUs, EFA interfaces and memory.")
 
 

@@ -13,8 +13,9 @@ import typer
 from typer.main import get_command
 
 import infra.cli
-from infra.cli import workspace
-from infra.cli.console import Steps
+from infra.cli import rehearse, workspace
+from infra.cli.console import Steps, counted, row, show, table
+from infra.engine import Summary
 
 TRAINYARD = Path(sys.executable).with_name("trainyard")
 
@@ -136,6 +137,44 @@ def test_what_others_say_is_shown_as_it_is_and_never_taken_for_markup(capsys: py
     for text in ("job [bold]x[/checkpoints]", "no room on [gpu-spot-1] [/]", "[red]said[/red]"):
         assert text in err
     assert [step.note for step in steps.finished] == ["no room on [gpu-spot-1] [/]"]
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_a_narrow_terminal_cuts_no_name_and_wraps_sentences(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = [f"{'x' * 40}-{number}.us-east-2.compute.internal" for number in range(3)]
+    shown = table("node", "pool", "message")
+    row(shown, names[0], names[1], "word " * 30)
+    row(shown, "n", names[2], None)
+    show(shown)
+    out = capsys.readouterr().out
+    assert all(name in out for name in names)
+    assert out.count("word") == 30
+    assert ("word " * 30 in out) == (columns == "300")
+
+
+def test_one_thing_is_not_called_things() -> None:
+    assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert Summary({"same": 1}).sentence(done=True) == "no changes (1 resource)"
+
+
+def test_a_replacement_is_one_row_of_a_preview(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urn = "urn:pulumi:local::trainyard::aws:eks/cluster:Cluster::cluster"
+    operations = ("create-replacement", "replace", "delete-replaced")
+    steps = [{"op": one, "type": "aws:eks/cluster:Cluster", "urn": urn, "diffs": ["name"]} for one in operations]
+    monkeypatch.setattr(rehearse, "preview", lambda *_, **__: (Summary({"replace": 1}, steps), {}))
+    code, out, _ = run(capsys, monkeypatch, "preview", "-s", "dev", "--rehearse")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if "eks/cluster" in line]
+    assert rows == [["replace", "aws:eks/cluster:Cluster", "cluster", "name"]]
+    assert "1 to replace" in out
 
 
 def test_the_state_folder_is_deleted_without_what_others_put_there(short_tmp: Path) -> None:
