@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 import typer
@@ -30,6 +31,7 @@ app.add_typer(engines.app, name="engines")
 def main() -> None:
     """Run the command; a user's mistake ends with plain sentences and its exit code, never a traceback."""
     signal.signal(signal.SIGTERM, _terminated)
+    _require_output()
     try:
         app()
         sys.stdout.flush()
@@ -45,6 +47,15 @@ def main() -> None:
             sys.stderr.write(f"trainyard: output cannot be written: {error.strerror}\n")
             sys.exit(1)
         raise
+
+
+def _require_output() -> None:
+    """End where stdout is closed (`>&-`): the next file that is opened would be it. Who closes stderr wants no word."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - to the end
+    if sys.stdout is None:
+        sys.stderr.write("trainyard: stdout is closed, so that no result can be shown; >/dev/null hides it as well\n")
+        sys.exit(1)
 
 
 _signals: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,23 @@ def test_output_that_cannot_be_written_is_said_plainly() -> None:
     assert done.returncode == 1
     assert "output cannot be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_closed_channels_are_no_traceback(short_tmp: Path) -> None:
+    def with_closed(channels: str) -> subprocess.CompletedProcess[str]:
+        command = f"exec {shlex.quote(str(TRAINYARD))} down --json {channels}"
+        return subprocess.run(
+            ["/bin/sh", "-c", command], env=environment_in(short_tmp), capture_output=True, text=True, check=False
+        )
+
+    told = with_closed(">&-")
+    assert told.returncode == 1
+    assert told.stderr == "trainyard: stdout is closed, so that no result can be shown; >/dev/null hides it as well\n"
+    told = with_closed("<&-")
+    assert told.returncode == 2
+    assert "There is no terminal to ask: add --yes" in told.stderr
+    assert with_closed("--yes 2>&-").returncode == 0
+    assert with_closed(">&- 2>&-").returncode == 1
 
 
 def test_a_stack_file_that_became_wrong_does_not_keep_a_cluster_alive(
