@@ -317,7 +317,11 @@ def _price_document(cost: Price, machine: InstanceType) -> dict[str, Any]:
 
 def _refresh(machines: list[InstanceType], region: str, *, as_json: bool) -> None:
     from infra.catalog.account import clients, compare  # noqa: PLC0415
+    from infra.cli.workspace import in_rehearsal  # noqa: PLC0415
+    from infra.errors import UsageError  # noqa: PLC0415
 
+    if in_rehearsal():
+        raise UsageError("this shell has the variables of a rehearsal, whose stand-in knows no facts: open a new shell")
     steps = console.Steps()
     with steps.step(f"ask AWS about {console.counted(len(machines), 'type')} in {region}"):
         found = compare(machines, region, clients(region))

@@ -128,6 +128,15 @@ def test_in_a_shell_of_a_rehearsal_nothing_is_done_for_real(
     assert not (short_tmp / "state").exists()
 
 
+def test_in_a_shell_of_a_rehearsal_the_catalogue_is_not_compared_with_a_stand_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_REHEARSAL", str(short_tmp / "rehearsal"))
+    code, out, err = run(capsys, monkeypatch, "gpus", "--refresh")
+    assert (code, out) == (2, "")
+    assert "open a new shell" in err
+
+
 def test_doctor_does_not_take_a_rehearsals_keys_for_credentials(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
 ) -> None:
