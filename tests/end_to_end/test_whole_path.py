@@ -32,7 +32,7 @@ TRAINYARD = Path(sys.executable).with_name("trainyard")
 EXAMPLE = CHECKOUT / "training/examples/digits.yaml"
 NUM_TRAINING_IMAGES = 1500
 EPOCHS = 5
-RESOURCES = 25
+RESOURCES = 26
 
 
 class Stack:
