@@ -17,6 +17,7 @@ from infra.cli import options
 from infra.cli.console import print_json, row, show, table
 
 MEMORY_NEEDED_GIB = 6  # the whole local stack with the example job takes about 3
+_ONE_OF = {"addresses": "address", "machines": "machine"}
 DISK_NEEDED_GIB = 8  # Go modules and build cache 6, engines 1, state 1
 
 
@@ -180,7 +181,8 @@ def _aws(stack: str) -> list[Finding]:
     ]
     for quota in quotas_needed(settings):
         limit = _limit(session, quota.code) if credentials else None
-        needed = f"{quota.needed} {quota.unit} needed in {quota.region}"
+        unit = _ONE_OF.get(quota.unit, quota.unit) if quota.needed == 1 else quota.unit
+        needed = f"{quota.needed} {unit} needed in {quota.region}"
         enough = None if limit is None else limit >= quota.needed
         known = "not asked for" if not credentials else "could not be read" if limit is None else f"{limit:g} granted"
         raise_it = "" if enough else f"Service Quotas, EC2, {quota.code}: raise it days ahead"

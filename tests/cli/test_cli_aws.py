@@ -370,3 +370,5 @@ def test_doctor_names_what_an_aws_stack_needs_of_the_account(
     _, out, _ = run(capsys, monkeypatch, "doctor", "-s", "prod")
     (shown,) = (line for line in out.splitlines() if "All P5 Spot Instance Requests" in line)
     assert shown.lstrip().startswith("·")
+    _, out, _ = run(capsys, monkeypatch, "doctor", "-s", "dev")
+    assert "1 address needed" in out
