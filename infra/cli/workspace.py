@@ -371,8 +371,9 @@ class RehearsedWorkspace(Workspace):
                 try:
                     held.enter_context(self.state.lock(wait=wait, note=steps.say))
                     break
-                except LocalClusterError:
-                    if self.state_directory.exists() or attempt == _LOCK_ATTEMPTS - 1:
+                except LocalClusterError as error:
+                    # Others who wait may have made the folder again by now: only the error tells that it was gone.
+                    if not isinstance(error.__cause__, FileNotFoundError) or attempt == _LOCK_ATTEMPTS - 1:
                         raise
                     self.state.folder()
             held.enter_context(super().changing(steps, wait=wait))
