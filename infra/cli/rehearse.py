@@ -237,7 +237,7 @@ def _destroy(workspace: RehearsedWorkspace, rehearsal: Rehearsal, steps: Steps) 
 def _about(workspace: RehearsedWorkspace, connection: Connection) -> dict[str, Any]:
     """What every report of a rehearsal carries: the label, where the stand-ins are, what was only recorded."""
     from infra.rehearsal.environment import LABEL  # noqa: PLC0415
-    from infra.rehearsal.kubernetes_plugin import RECORD  # noqa: PLC0415
+    from infra.rehearsal.releases import RECORD  # noqa: PLC0415
 
     try:
         releases = json_module.loads(workspace.state.path(RECORD).read_text())

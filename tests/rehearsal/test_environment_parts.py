@@ -28,8 +28,9 @@ from infra.local.engines.discovery import locate, plugin_path
 from infra.local.state import State
 from infra.rehearsal import bundles, inspection, tools
 from infra.rehearsal.connection import FOLDER_VARIABLE, Connection, NoRehearsalError, folder_of_environment
-from infra.rehearsal.kubernetes_plugin import PassThrough, Releases, mistakes, readable
+from infra.rehearsal.kubernetes_plugin import PassThrough
 from infra.rehearsal.nodes import Group, node_manifest
+from infra.rehearsal.releases import Releases, mistakes, readable
 from infra.rehearsal.stages import stages
 from infra.rehearsal.volumes import volume_for
 
@@ -228,7 +229,7 @@ def serve(handler: grpc.GenericRpcHandler) -> tuple[Any, grpc.Channel]:
 @pytest.fixture
 def pass_through(short_tmp: Path) -> Iterator[grpc.Channel]:
     real, to_real = serve(RealProvider())
-    ours, to_ours = serve(PassThrough(to_real, Releases(short_tmp)))
+    ours, to_ours = serve(PassThrough(to_real, short_tmp))
     with to_real, to_ours:
         yield to_ours
         ours.stop(None).wait()
