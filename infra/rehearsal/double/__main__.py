@@ -1,5 +1,6 @@
 """The plugin `pulumi-resource-aws` of a rehearsal: the engine starts it and reads a port from its first line."""
 
+import os
 import sys
 
 from infra.errors import TrainyardError
@@ -28,4 +29,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The engine waits for us; an ordinary end takes AWS's models down one by one, a third of a second for nothing.
+    os._exit(code)

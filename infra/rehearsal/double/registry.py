@@ -6,6 +6,7 @@ import importlib
 from functools import cache
 
 from infra.rehearsal.double.kind import Kind
+from infra.rehearsal.double.validation import model
 
 _NETWORK = ("ec2", "security_groups", "launch_templates")
 MODULES: dict[str, tuple[str, ...]] = {
@@ -22,6 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "budgets": ("budgets",),
 }
 """Pulumi's module of a type -> the files here. Each file lists its types in `KINDS`."""
+_MODELS = ("ec2", "eks", "iam", "kms", "logs", "s3", "fsx", "efs", "ecr", "budgets")
 
 
 class UnknownTypeError(Exception):
@@ -46,6 +48,18 @@ def kind_of(token: str) -> Kind:
     raise UnknownTypeError(
         f"the rehearsal's AWS does not know {token}: write a Kind for it in infra/rehearsal/double/{files[0]}.py"
     )
+
+
+def prepare() -> None:
+    """Load all types and the models of their services ahead of the first request.
+
+    At the start the engine waits for the program anyway; later it would wait for this.
+    """
+    for files in MODULES.values():
+        for file in files:
+            _kinds(file)
+    for service in _MODELS:
+        model(service)
 
 
 @cache

@@ -18,7 +18,7 @@ from pulumi.runtime.proto import provider_pb2 as messages
 from infra.errors import TrainyardError
 from infra.rehearsal.double.aws import Aws
 from infra.rehearsal.double.kind import Failure, Kind, failures
-from infra.rehearsal.double.registry import UnknownTypeError, kind_of
+from infra.rehearsal.double.registry import UnknownTypeError, kind_of, prepare
 from infra.rehearsal.double.validation import regions
 from infra.rehearsal.double.values import UNKNOWN, decode, encode, has_unknown, secret_members
 
@@ -365,6 +365,7 @@ def serve(open_aws: Callable[[str], Aws]) -> None:
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Provider(open_aws), server)
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     server.start()
+    threading.Thread(target=prepare, name="prepare", daemon=True).start()
     while not stop.wait(timeout=1) and os.getppid() == parent:
         pass
     server.stop(grace=2).wait()

@@ -39,8 +39,14 @@ def mistakes(service: str, operation: str, parameters: Mapping[str, Any]) -> lis
     Raises:
         botocore.exceptions.UnknownServiceError, OperationNotFoundError: a mistake in the double itself.
     """
-    shape = model(service).operation_model(operation).input_shape
+    shape = _request(service, operation)
     return [] if shape is None else list(_against(shape, parameters, ()))
+
+
+@cache
+def _request(service: str, operation: str) -> Any:
+    # One shape for all requests of a kind: botocore resolves its members anew for each shape.
+    return model(service).operation_model(operation).input_shape
 
 
 @cache
