@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -43,9 +44,9 @@ class Ec2Kind(Kind):
         found: list[Mapping[str, Any]] = answer[items] if answer else []
         return found[0] if found and found[0].get("State") not in self.gone_states else None
 
+    @abc.abstractmethod
     def seen(self, aws: Aws, item: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs and outputs from EC2's description."""
-        raise NotImplementedError
 
     def tag_specifications(self, inputs: Mapping[str, Any]) -> Any:
         """The `TagSpecifications` of the call that makes it."""

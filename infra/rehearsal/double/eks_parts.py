@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import re
 import secrets
 import uuid
@@ -31,13 +32,13 @@ class _Booked(Kind):
     creates: ClassVar[str]
     """The API's operation."""
 
+    @abc.abstractmethod
     def id_of(self, inputs: Mapping[str, Any]) -> str:
         """The id that Pulumi's provider gives it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def outputs(self, aws: Aws, inputs: Mapping[str, Any], id: str) -> dict[str, Any]:  # noqa: A002
         """What EKS adds."""
-        raise NotImplementedError
 
     def require(self, aws: Aws, inputs: Mapping[str, Any]) -> None:
         """What must be there before it."""
