@@ -178,7 +178,7 @@ def test_it_comes_up_and_says_what_it_is(rehearsed: Rehearsed) -> None:
     told = rehearsed.run("up")
     assert told["rehearsal"] is True
     assert "no AWS account was touched" in told["note"]
-    assert "Helm releases were recorded, not rendered" in told["note"]
+    assert "1 Helm release was recorded, not rendered" in told["note"]
     assert set(told["changes"]) == {"create"}
     assert told["changes"]["create"] > 100
     assert told["aws_endpoint_url"].startswith("http://127.0.0.1:")
