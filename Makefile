@@ -46,7 +46,7 @@ lock: $(UV) ## write the locked requirements anew
 	@compile() { $(UV) pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
 	    --custom-compile-command "make lock" "$$@" pyproject.toml; }
 	compile --group dev -o requirements/dev.txt
-	for group in infra training controller; do
+	for group in infra training controller policies; do
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 import typer
 
-from infra.cli import doctor, drill, engines, gpus, jobs, stack, template
+from infra.cli import doctor, drill, engines, gpus, images, jobs, stack, template
 from infra.errors import TrainyardError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for module in (stack, jobs, template, gpus, doctor):
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")
+app.add_typer(images.app, name="images")
 
 
 def main() -> None:

@@ -1,0 +1,11 @@
+"""What a user of the images can have got wrong."""
+
+from infra.errors import TrainyardError, UsageError
+
+
+class MatrixError(UsageError):
+    """A combination that the matrix does not have, or refuses; the sentence says which rule and what to take instead."""
+
+
+class BuildError(TrainyardError):
+    """A build, an export or a push failed; the sentence names the tool, the step and what to do."""

@@ -1,0 +1,1 @@
+"""Policies on what will be created: a CrossGuard pack for `pulumi preview --policy-pack policies`."""
