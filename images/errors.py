@@ -4,7 +4,7 @@ from infra.errors import TrainyardError, UsageError
 
 
 class MatrixError(UsageError):
-    """A combination that the matrix does not have, or refuses; the sentence says which rule and what to take instead."""
+    """A combination that the matrix lacks or refuses; the sentence says which rule, and what to take instead."""
 
 
 class BuildError(TrainyardError):

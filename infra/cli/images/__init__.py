@@ -1,4 +1,4 @@
-"""`trainyard images`: the matrix, rendering, checks, builds, and the images of the local cluster; one module a command."""
+"""`trainyard images`: matrix, rendering, checks, builds, images of the local cluster; one module a command."""
 
 from __future__ import annotations
 
