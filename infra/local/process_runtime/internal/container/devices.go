@@ -13,7 +13,10 @@ var basicDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // devices makes a small /dev with terminals and shared memory of its own.
 func (v *view) devices() error {
-	dev := filepath.Join(v.root, "dev")
+	dev, err := v.place("/dev", true)
+	if err != nil {
+		return err
+	}
 	// No device files in itself, see volumes: those that are shown are mounts of their own.
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV)
 	if err := unix.Mount("tmpfs", dev, "tmpfs", flags, "size=64k,mode=755"); err != nil {
@@ -37,7 +40,7 @@ func (v *view) devices() error {
 			return err
 		}
 	}
-	err := unix.Mount("devpts", filepath.Join(dev, "pts"), "devpts", unix.MS_NOSUID|unix.MS_NOEXEC,
+	err = unix.Mount("devpts", filepath.Join(dev, "pts"), "devpts", unix.MS_NOSUID|unix.MS_NOEXEC,
 		"newinstance,ptmxmode=0666,mode=0620")
 	if err != nil {
 		return fmt.Errorf("cannot mount /dev/pts: %w", err)
@@ -55,7 +58,7 @@ func (v *view) devices() error {
 		}
 	}
 	if v.spec.Privileged {
-		return v.allDevices()
+		return v.allDevices(dev)
 	}
 	return nil
 }
@@ -76,13 +79,13 @@ func (v *view) device(source, target string) error {
 }
 
 // allDevices shows all device files of the computer to a privileged container.
-func (v *view) allDevices() error {
+func (v *view) allDevices(dev string) error {
 	entries, err := os.ReadDir("/dev")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		target := filepath.Join(v.root, "dev", e.Name())
+		target := filepath.Join(dev, e.Name())
 		if _, err := os.Lstat(target); err == nil || e.Type()&os.ModeDevice == 0 {
 			continue
 		}

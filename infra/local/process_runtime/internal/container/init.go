@@ -129,7 +129,7 @@ func (c *lone) run(id int, p *Process, streams []*os.File) error {
 	if len(streams) != 3 {
 		return errors.New("a process needs three streams")
 	}
-	program, err := lookPath(p.Args[0], p.Env, p.Dir)
+	program, err := lookPath(p.Args[0], p.Env, p.Dir, c.spec.origin().remedy())
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookPath finds a program as execvp(3) does, with the container's PATH and inside its files.
-func lookPath(name string, env []string, dir string) (string, error) {
+// lookPath finds a program as execvp(3) does, with the container's PATH and inside its files. remedy is what to do about a
+// link to a file that is not among them.
+func lookPath(name string, env []string, dir, remedy string) (string, error) {
 	if name == "" {
 		return "", errors.New("the container has no command, and its image no entrypoint")
 	}
@@ -19,7 +20,7 @@ func lookPath(name string, env []string, dir string) (string, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join("/", dir, name)
 		}
-		return name, runnable(name)
+		return name, runnable(name, remedy)
 	}
 	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	for _, variable := range env {
@@ -30,11 +31,12 @@ func lookPath(name string, env []string, dir string) (string, error) {
 	var worst error
 	for _, folder := range filepath.SplitList(path) {
 		candidate := filepath.Join("/", folder, name)
-		if err := runnable(candidate); err == nil {
+		err := runnable(candidate, remedy)
+		if err == nil {
 			return candidate, nil
-		} else if link := danglingLink(candidate); link != "" {
-			worst = fmt.Errorf("%s leads to %s, which the container does not see: add that folder to the image's \"mounts\"",
-				candidate, link)
+		}
+		if danglingLink(candidate) != "" {
+			worst = err
 		}
 	}
 	if worst != nil {
@@ -43,12 +45,11 @@ func lookPath(name string, env []string, dir string) (string, error) {
 	return "", fmt.Errorf("exec: %q: executable file not found in $PATH (%s): no such file or directory", name, path)
 }
 
-func runnable(path string) error {
+func runnable(path, remedy string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		if link := danglingLink(path); link != "" {
-			return fmt.Errorf("%s leads to %s, which the container does not see: add that folder to the image's \"mounts\"",
-				path, link)
+			return fmt.Errorf("%s leads to %s, %s", path, link, remedy)
 		}
 		return fmt.Errorf("exec: %q: stat: %w", path, unix.ENOENT)
 	}

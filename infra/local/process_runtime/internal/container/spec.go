@@ -13,7 +13,10 @@ import "golang.org/x/sys/unix"
 type Spec struct {
 	// Root is an empty folder that becomes the container's root.
 	Root string
-	// Hide, Show: folders of the computer that are masked, and paths below them that stay visible (read-only).
+	// Image is what the container sees in place of the computer's files, if its image has content.
+	Image *ImageFiles
+	// Hide are folders of the computer that are masked. Show are paths of the computer that are visible all the same, or
+	// in an image as well (read-only).
 	Hide, Show []string
 	// Mounts are the volumes.
 	Mounts []Mount
@@ -39,7 +42,7 @@ type Spec struct {
 	Seccomp [][]unix.SockFilter
 	// OOMScoreAdj is written to the init and so inherited by all.
 	OOMScoreAdj int
-	// Home is made as a writable folder owned by the container's user.
+	// Home, where named, is made as a writable folder owned by the container's user.
 	Home    string
 	Process Process
 }

@@ -12,30 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// visible are attributes of what a container sees of the computer: it can neither write to it, nor gain rights through
-// its set-user-ID programs, nor reach its devices.
-const visible = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
-
-// ownFolders are folders that each container has for itself, empty at first, instead of the computer's. root's home can
-// be passed through: an image's paths, shown again below it, serve containers of any user.
-var ownFolders = map[string]os.FileMode{
-	"tmp": 0o1777, "run": 0o755, "var": 0o755, "var/tmp": 0o1777, "var/log": 0o755, "var/lib": 0o755, "var/cache": 0o755,
-	"root": 0o755, "home": 0o755, "srv": 0o755, "mnt": 0o755, "media": 0o755, "boot": 0o755,
-	"proc": 0o755, "sys": 0o755, "dev": 0o755,
-}
-
-// secretFiles of the computer are shown empty.
-var secretFiles = []string{
-	"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/security/opasswd",
-	"/etc/krb5.keytab",
-}
-
-// secretFolders of the computer are shown empty.
-var secretFolders = []string{
-	"/etc/ssh", "/etc/ssl/private", "/etc/sudoers.d", "/etc/kubernetes", "/etc/rancher", "/etc/docker", "/etc/wireguard",
-	"/etc/NetworkManager", "/etc/letsencrypt", "/lost+found",
-}
-
 // view builds the root of a container below the folder root.
 type view struct {
 	root string
@@ -49,77 +25,17 @@ func buildView(spec *Spec) error {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("cannot separate the mounts: %w", err)
 	}
-	if err := bind(v.root, v.root, unix.MOUNT_ATTR_NODEV); err != nil {
+	if err := spec.origin().lay(v); err != nil {
 		return err
 	}
 	for _, step := range []func() error{
-		v.folders, v.hide, v.show, v.processes, v.devices, v.system, v.home, v.workingFolder, v.volumes, v.restrict,
+		v.show, v.processes, v.devices, v.system, v.home, v.workingFolder, v.volumes, v.restrict,
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
 	return v.enter()
-}
-
-// folders lays out the top level: own folders, and the computer's others, read-only.
-func (v *view) folders() error {
-	names := make([]string, 0, len(ownFolders))
-	for name := range ownFolders {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
-		path := filepath.Join(v.root, name)
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			return err
-		}
-		// The mode of Mkdir is subject to the umask and knows no sticky bit.
-		if err := unix.Chmod(path, uint32(ownFolders[name])); err != nil {
-			return err
-		}
-	}
-	if err := os.Symlink("/run", filepath.Join(v.root, "var/run")); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	entries, err := os.ReadDir("/")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if _, own := ownFolders[e.Name()]; own || !e.IsDir() && e.Type()&os.ModeSymlink == 0 {
-			continue
-		}
-		err := copyEntry("/"+e.Name(), filepath.Join(v.root, e.Name()), e, visible)
-		if err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// hide covers what containers may not see.
-func (v *view) hide() error {
-	for _, dir := range append(append([]string{}, v.spec.Hide...), secretFolders...) {
-		path, found := v.find(dir)
-		if !found {
-			continue // not visible anyway
-		}
-		if info, err := os.Lstat(path); err != nil || !info.IsDir() {
-			continue
-		}
-		if err := mountTmpfs(path, "size=1m,mode=755"); err != nil {
-			return err
-		}
-	}
-	for _, file := range secretFiles {
-		if path, found := v.find(file); found {
-			if err := bind("/dev/null", path, unix.MOUNT_ATTR_RDONLY); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // show makes the image's paths visible again, the outer ones first.
@@ -149,7 +65,10 @@ func (v *view) mount(source, target string, attributes uint64) error {
 
 // processes mounts /proc: the container's own processes, or the node's.
 func (v *view) processes() error {
-	target := filepath.Join(v.root, "proc")
+	target, err := v.place("/proc", true)
+	if err != nil {
+		return err
+	}
 	if v.spec.HostProcesses {
 		return bind("/proc", target, 0)
 	}
@@ -166,7 +85,11 @@ func (v *view) system() error {
 	if !v.spec.Privileged {
 		attributes |= unix.MOUNT_ATTR_RDONLY
 	}
-	return bind("/sys", filepath.Join(v.root, "sys"), attributes)
+	target, err := v.place("/sys", true)
+	if err != nil {
+		return err
+	}
+	return bind("/sys", target, attributes)
 }
 
 // home makes the home folder of the container's user, on the container's own disk space.

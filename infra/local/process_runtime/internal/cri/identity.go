@@ -30,9 +30,11 @@ type account struct {
 
 // identify decides the user: the security context, else the image, else root.
 func (s *Server) identify(config *cri.ContainerConfig, image *images.Image) (identity, error) {
-	accounts := readAccounts("/etc/passwd")
+	from := s.originOf(image)
+	if err := from.check(); err != nil { // before a missing file becomes a missing user
+		return identity{}, err
+	}
 	sc := config.GetLinux().GetSecurityContext()
-	id := identity{name: "root", home: "/root"}
 	wanted := image.User
 	switch {
 	case sc.GetRunAsUser() != nil:
@@ -41,19 +43,18 @@ func (s *Server) identify(config *cri.ContainerConfig, image *images.Image) (ide
 		wanted = sc.RunAsUsername
 	}
 	user, group, _ := strings.Cut(wanted, ":")
-	if user != "" {
-		found, err := findAccount(accounts, user)
-		if err != nil {
-			return id, err
-		}
-		id = identity{uid: found.uid, gid: found.gid, name: found.name, home: found.home}
+	if user == "" {
+		user = "0"
 	}
+	found, err := findAccount(from, user)
+	if err != nil {
+		return identity{}, err
+	}
+	id := identity{uid: found.uid, gid: found.gid, name: found.name, home: found.home}
 	if group != "" {
-		gid, err := findGroup(group)
-		if err != nil {
+		if id.gid, err = findGroup(from, group); err != nil {
 			return id, err
 		}
-		id.gid = gid
 	}
 	if g := sc.GetRunAsGroup(); g != nil {
 		if sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
@@ -61,64 +62,58 @@ func (s *Server) identify(config *cri.ContainerConfig, image *images.Image) (ide
 		}
 		id.gid = uint32(g.Value)
 	}
-	// Groups of the computer's own /etc/group are not the image's, so none are merged in.
 	id.groups = []uint32{id.gid}
+	var further []uint32
+	if sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Merge {
+		further = from.memberships(id.name)
+	}
 	for _, g := range sc.GetSupplementalGroups() {
-		if !slices.Contains(id.groups, uint32(g)) {
-			id.groups = append(id.groups, uint32(g))
+		further = append(further, uint32(g))
+	}
+	for _, g := range further {
+		if !slices.Contains(id.groups, g) {
+			id.groups = append(id.groups, g)
 		}
 	}
 	return id, nil
 }
 
 // findAccount looks up a name, or a number, which needs no account.
-func findAccount(accounts []account, user string) (account, error) {
+func findAccount(from origin, user string) (account, error) {
 	number, err := strconv.ParseUint(user, 10, 32)
-	for _, a := range accounts {
-		if err == nil && a.uid == uint32(number) || a.name == user {
-			a.home = "/home/" + a.name // the computer's own home folders stay hidden
-			if a.uid == 0 {
-				a.home = "/root"
-			}
-			return a, nil
+	for fields := range linesOf(from, "/etc/passwd", 7) {
+		uid, err1 := strconv.ParseUint(fields[2], 10, 32)
+		gid, err2 := strconv.ParseUint(fields[3], 10, 32)
+		if err1 != nil || err2 != nil || fields[0] != user && (err != nil || uid != number) {
+			continue
 		}
+		found := account{name: fields[0], home: fields[5], uid: uint32(uid), gid: uint32(gid)}
+		found.home = from.home(found)
+		return found, nil
 	}
 	if err != nil {
-		return account{}, fmt.Errorf("no user %q on this computer", user)
+		return account{}, fmt.Errorf("no user %q %s", user, from.place())
 	}
-	// As in distroless images, whose user this project's images have.
-	return account{name: "nonroot", home: "/home/nonroot", uid: uint32(number), gid: 0}, nil
+	return from.stranger(uint32(number)), nil
 }
 
-func findGroup(group string) (uint32, error) {
+func findGroup(from origin, group string) (uint32, error) {
 	if number, err := strconv.ParseUint(group, 10, 32); err == nil {
 		return uint32(number), nil
 	}
-	for fields := range linesOf("/etc/group", 4) {
+	for fields := range linesOf(from, "/etc/group", 4) {
 		if fields[0] == group {
 			number, err := strconv.ParseUint(fields[2], 10, 32)
 			return uint32(number), err
 		}
 	}
-	return 0, fmt.Errorf("no group %q on this computer", group)
-}
-
-func readAccounts(path string) []account {
-	var accounts []account
-	for fields := range linesOf(path, 7) {
-		uid, err1 := strconv.ParseUint(fields[2], 10, 32)
-		gid, err2 := strconv.ParseUint(fields[3], 10, 32)
-		if err1 == nil && err2 == nil {
-			accounts = append(accounts, account{name: fields[0], home: fields[5], uid: uint32(uid), gid: uint32(gid)})
-		}
-	}
-	return accounts
+	return 0, fmt.Errorf("no group %q %s", group, from.place())
 }
 
 // linesOf yields the lines of a file such as /etc/passwd.
-func linesOf(path string, count int) func(yield func([]string) bool) {
+func linesOf(from origin, path string, count int) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
-		file, err := os.Open(path)
+		file, err := from.open(path)
 		if err != nil {
 			return
 		}

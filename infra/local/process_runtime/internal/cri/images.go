@@ -54,15 +54,21 @@ func (s *Server) ImageStatus(_ context.Context, q *cri.ImageStatusRequest) (*cri
 	answer := &cri.ImageStatusResponse{Image: describe(image)}
 	if q.Verbose {
 		answer.Info = map[string]string{"note": "an entry of the image table; its processes run this computer's programs"}
+		if image.Rootfs != "" {
+			answer.Info["note"] = "a loaded image; its root file system is " + image.Rootfs
+		}
 	}
 	return answer, nil
 }
 
-// PullImage looks an image up in the table; nothing is ever downloaded.
+// PullImage looks an image up in the table; nothing is ever downloaded. One whose content is gone is no image.
 func (s *Server) PullImage(_ context.Context, q *cri.PullImageRequest) (*cri.PullImageResponse, error) {
 	image, err := s.images.Pull(q.GetImage().GetImage())
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	if err := s.originOf(image).check(); err != nil {
+		return nil, status.Errorf(codes.NotFound, "image %s: %v", image.Name, err)
 	}
 	return &cri.PullImageResponse{ImageRef: image.ID}, nil
 }
@@ -72,7 +78,8 @@ func (s *Server) RemoveImage(_ context.Context, q *cri.RemoveImageRequest) (*cri
 	return &cri.RemoveImageResponse{}, s.images.Remove(q.GetImage().GetImage())
 }
 
-// ImageFsInfo tells how much disk the containers' own files use. Images use none.
+// ImageFsInfo tells how much disk the containers' own files use. Images are not the node's: they
+// serve all nodes of this computer.
 func (s *Server) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
 	usage := []*cri.FilesystemUsage{s.diskUsage(s.config.RuntimeDir())}
 	return &cri.ImageFsInfoResponse{ImageFilesystems: usage, ContainerFilesystems: usage}, nil

@@ -19,6 +19,7 @@ import (
 
 // specOf turns a CRI container into what its init needs. It changes nothing on disk.
 func (s *Server) specOf(c *member, p *pod, image *images.Image) (*container.Spec, error) {
+	from := s.originOf(image)
 	id, err := s.identify(c.config, image)
 	if err != nil {
 		return nil, err
@@ -29,7 +30,7 @@ func (s *Server) specOf(c *member, p *pod, image *images.Image) (*container.Spec
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := s.mountsOf(c, p, sc.GetPrivileged())
+	mounts, err := s.mountsOf(c, p, from.standIns(id), sc.GetPrivileged())
 	if err != nil {
 		return nil, err
 	}
@@ -39,14 +40,15 @@ func (s *Server) specOf(c *member, p *pod, image *images.Image) (*container.Spec
 	}
 	folder := s.records.folder(containerRecords, c.id)
 	spec := &container.Spec{
-		Root: filepath.Join(folder, "root"), Hide: s.config.Hidden(), Show: image.Mounts, Mounts: mounts,
+		Root: filepath.Join(folder, "root"), Show: image.Mounts, Mounts: mounts,
 		Shm: filepath.Join(s.records.folder(podRecords, p.id), "shm"), Privileged: sc.GetPrivileged(),
 		HostProcesses: sc.GetNamespaceOptions().GetPid() == cri.NamespaceMode_NODE, ReadonlyRoot: sc.GetReadonlyRootfs(),
 		Masked: sc.GetMaskedPaths(), Readonly: sc.GetReadonlyPaths(), Identity: id.of(s.singleUser),
-		Capabilities: capabilities, NoNewPrivs: sc.GetNoNewPrivs(), Seccomp: filters, Home: id.home,
+		Capabilities: capabilities, NoNewPrivs: sc.GetNoNewPrivs(), Seccomp: filters,
 		OOMScoreAdj: int(c.config.GetLinux().GetResources().GetOomScoreAdj()),
 		Process:     s.processOf(c.config, p, image, id),
 	}
+	from.hand(spec, id, folder)
 	if namespacesOf(p.config).GetIpc() == cri.NamespaceMode_NODE {
 		spec.Shm = "/dev/shm"
 	}
@@ -108,12 +110,14 @@ func (s *Server) processOf(config *cri.ContainerConfig, p *pod, image *images.Im
 }
 
 // mountsOf gives the volumes, with the runtime's own files where the pod brings none.
-func (s *Server) mountsOf(c *member, p *pod, privileged bool) ([]container.Mount, error) {
+func (s *Server) mountsOf(
+	c *member, p *pod, standIns map[string][]byte, privileged bool,
+) ([]container.Mount, error) {
 	var mounts []container.Mount
 	taken := map[string]bool{}
 	for _, m := range c.config.Mounts {
 		if m.GetImage() != nil {
-			return nil, fmt.Errorf("image volumes need images with content, which the process runtime has not")
+			return nil, fmt.Errorf("image volumes are not supported by the process runtime")
 		}
 		if !filepath.IsAbs(m.HostPath) {
 			return nil, fmt.Errorf("the volume source %q is not an absolute path", m.HostPath)
@@ -138,8 +142,9 @@ func (s *Server) mountsOf(c *member, p *pod, privileged bool) ([]container.Mount
 	own := map[string]string{
 		"/etc/resolv.conf": filepath.Join(s.records.folder(podRecords, p.id), "resolv.conf"),
 		"/etc/hostname":    filepath.Join(s.records.folder(podRecords, p.id), "hostname"),
-		"/etc/passwd":      filepath.Join(s.records.folder(containerRecords, c.id), "passwd"),
-		"/etc/group":       filepath.Join(s.records.folder(containerRecords, c.id), "group"),
+	}
+	for target := range standIns {
+		own[target] = s.standIn(c, target)
 	}
 	readonly := c.config.GetLinux().GetSecurityContext().GetReadonlyRootfs()
 	for _, target := range slices.Sorted(maps.Keys(own)) {
@@ -152,18 +157,22 @@ func (s *Server) mountsOf(c *member, p *pod, privileged bool) ([]container.Mount
 	return mounts, nil
 }
 
+// standIn is the container's own file for a path.
+func (s *Server) standIn(c *member, target string) string {
+	return filepath.Join(s.records.folder(containerRecords, c.id), filepath.Base(target))
+}
+
 // prepareFiles makes the container's own files.
 func (s *Server) prepareFiles(c *member, p *pod, image *images.Image, spec *container.Spec) error {
 	id, err := s.identify(c.config, image)
 	if err != nil {
 		return err
 	}
-	folder := s.records.folder(containerRecords, c.id)
 	if err := os.MkdirAll(spec.Root, 0o755); err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{"passwd": id.passwd(), "group": id.group()} {
-		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
+	for target, text := range s.originOf(image).standIns(id) {
+		if err := os.WriteFile(s.standIn(c, target), text, 0o644); err != nil {
 			return err
 		}
 	}

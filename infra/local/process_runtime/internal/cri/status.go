@@ -26,7 +26,7 @@ func (s *Server) Status(_ context.Context, q *cri.StatusRequest) (*cri.StatusRes
 		RuntimeHandlers: []*cri.RuntimeHandler{{
 			Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true},
 		}},
-		// No image brings groups of its own, so none are ever merged in.
+		// An ordinary user has no groups to give.
 		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: !s.singleUser},
 	}
 	if q.Verbose {

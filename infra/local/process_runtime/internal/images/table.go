@@ -1,4 +1,5 @@
-// Package images is the image table: it maps image names to commands of this computer, since nothing is pulled.
+// Package images is the image table: it maps image names to commands, of this computer or in the root file system of an
+// image that was loaded, since nothing is pulled.
 package images
 
 import (
@@ -26,10 +27,13 @@ type Image struct {
 	Cmd         []string          `json:"cmd"`
 	Environment map[string]string `json:"environment"`
 	WorkingDir  string            `json:"workingDir"`
-	// User is "uid", "uid:gid" or a name of this computer; empty is root.
+	// User is "uid", "uid:gid" or names, of this computer or in the image's root file system; empty is root.
 	User string `json:"user"`
 	// Size in bytes, for display.
 	Size uint64 `json:"size"`
+	// Rootfs, where given, is the folder of the image's root file system. Its containers see that in place of the computer's
+	// files.
+	Rootfs string `json:"rootfs"`
 	// Mounts are paths of this computer that the image's containers see read-only even where they are hidden otherwise.
 	Mounts []string `json:"mounts"`
 	// Devices are patterns of device files ("/dev/nvidia*") that the image's containers get as far as they are there.
@@ -151,8 +155,9 @@ func (t *Table) Pull(name string) (*Image, error) {
 			known = append(known, n)
 		}
 		sort.Strings(known)
-		return nil, fmt.Errorf("image %q is not in this computer's image table (%s): the local cluster runs the project's "+
-			"images as local processes and pulls nothing; known images: %s", name, t.path, strings.Join(known, ", "))
+		return nil, fmt.Errorf("image %q is not in this computer's image table (%s): the local cluster runs "+
+			"images as local processes and pulls nothing (trainyard images load ARCHIVE adds one); known images: %s",
+			name, t.path, strings.Join(known, ", "))
 	}
 	delete(t.removed, image.ID)
 	return image, nil
