@@ -1,0 +1,128 @@
+"""podman and buildah: two commands over one store, which take the same options for building and pushing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from images.builders import trust
+from images.builders.built import Built, Order, Told, untold
+from images.builders.failures import Work
+from images.builders.files import complete, require_context
+from images.builders.running import ask, run
+from images.errors import BuildError
+
+
+class Buildah:
+    """buildah, which needs no engine and, with chroot isolation, no right to make containers."""
+
+    name = "buildah"
+
+    def build(self, order: Order, told: Told = untold) -> Built:
+        """See `Tool.build`."""
+        require_context(order.context)
+        begin = time.monotonic()
+        work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
+        with contextlib.ExitStack() as stack:
+            secrets = {}
+            if order.extra_ca:
+                secrets[trust.SECRET] = stack.enter_context(trust.bundle(order.extra_ca))
+            run(build_command(self.name, order, secrets), work, log=order.log, told=told)
+        image_id, digest, architecture, size = self.inspect(order.tag)
+        seconds = time.monotonic() - begin
+        return Built(order.row, order.tag, image_id, digest, self.name, architecture, size, seconds)
+
+    def inspect(self, tag: str) -> tuple[str, str | None, str, int]:
+        """See `Tool.inspect`."""
+        said = json.loads(self._ask(["inspect", "--type", "image", tag], tag))
+        # The manifest of the store lists layers as they are there: not compressed.
+        layers = json.loads(said["Manifest"])["layers"]
+        digest = said["FromImageDigest"] or None
+        return (
+            f"sha256:{said['FromImageID']}",
+            digest,
+            said["OCIv1"]["architecture"],
+            sum(one["size"] for one in layers),
+        )
+
+    def save(self, tag: str, archive: Path, told: Told = untold) -> None:
+        """See `Tool.save`."""
+        with complete(archive) as file:
+            run(self._save_command(tag, file), Work(self.name, f"the export of {tag}"), told=told)
+
+    def tag(self, image: str, tag: str) -> None:
+        """See `Tool.tag`."""
+        self._ask(["tag", image, tag], image)
+
+    def push(self, tag: str, destination: str, told: Told = untold) -> str:
+        """See `Tool.push`."""
+        with tempfile.TemporaryDirectory(prefix="trainyard-push-") as folder:
+            digest = Path(folder) / "digest"
+            command = [self.name, "push", "--digestfile", str(digest), tag, f"docker://{destination}"]
+            run(command, Work(self.name, f"the push of {destination}", pushing=True), told=told)
+            return digest.read_text(encoding="ascii").strip()
+
+    def login(self, registry: str, user: str, password: str) -> None:
+        """See `Tool.login`."""
+        answer = ask([self.name, "login", "--username", user, "--password-stdin", registry], stdin=password)
+        if answer.code != 0:
+            raise BuildError(f"{registry} does not accept the login: {answer.err.strip()}")
+
+    def _save_command(self, tag: str, file: Path) -> list[str]:
+        return [self.name, "push", "--quiet", tag, f"oci-archive:{file}"]
+
+    def _ask(self, arguments: Sequence[str], tag: str) -> str:
+        answer = ask([self.name, *arguments])
+        if answer.code != 0:
+            raise no_image(self.name, tag, answer.err)
+        return answer.out
+
+
+class Podman(Buildah):
+    """podman, whose words for looking at an image and for exporting it are docker's."""
+
+    name = "podman"
+
+    def inspect(self, tag: str) -> tuple[str, str | None, str, int]:
+        """See `Tool.inspect`."""
+        (said,) = json.loads(self._ask(["image", "inspect", tag], tag))
+        image_id = said["Id"] if said["Id"].startswith("sha256:") else f"sha256:{said['Id']}"
+        return image_id, said.get("Digest") or None, said["Architecture"], said["Size"]
+
+    def _save_command(self, tag: str, file: Path) -> list[str]:
+        return [self.name, "save", "--quiet", "--format", "oci-archive", "--output", str(file), tag]
+
+
+def build_command(tool: str, order: Order, secrets: dict[str, Path]) -> list[str]:
+    """The command line of a build; secrets by id, each a file."""
+    arguments = {"SOURCE_DATE_EPOCH": str(order.timestamp), **(order.arguments or {})}
+    if order.base:
+        arguments["BASE_IMAGE"] = order.base
+    if order.torch_index:
+        arguments["TORCH_INDEX"] = order.torch_index
+    return [
+        tool,
+        "build",
+        "--format=oci",
+        "--layers",
+        *(["--no-cache"] if order.no_cache else []),
+        f"--timestamp={order.timestamp}",
+        f"--platform=linux/{order.architecture}",
+        *([f"--target={order.target}"] if order.target else []),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--secret=id={name},src={file}" for name, file in secrets.items()),
+        f"--tag={order.tag}",
+        f"--file={order.context / 'Dockerfile'}",
+        str(order.context),
+    ]
+
+
+def no_image(tool: str, tag: str, why: str) -> BuildError:
+    """There is no image of that name."""
+    return BuildError(
+        f"{tool} has no image {tag} ({why.strip() or 'it said nothing'}); `{tool} images` lists those that it has"
+    )

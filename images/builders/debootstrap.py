@@ -1,0 +1,80 @@
+"""A base image where no registry can be reached: Debian from its packages, as `debian:bookworm-slim` and python3.
+
+Only for builds on such a computer: images for others begin from the base that the matrix names, by its digest.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from images.builders.built import OLDEST_TIME, Told, untold
+from images.builders.containers import Buildah
+from images.builders.failures import Work
+from images.builders.running import ask, run
+from images.errors import BuildError
+
+REFERENCE = "localhost/trainyard-base:bookworm"
+SUITE = "bookworm"
+_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+# Of the making: times, and what a package manager gets anew.
+_LEFT_BEHIND = ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*", "var/log/*", "var/cache/ldconfig/aux-cache")
+
+
+def make(
+    reference: str = REFERENCE, *, also: tuple[str, ...] = (), root: Path | None = None, told: Told = untold
+) -> str:
+    """Put a base image into buildah's store, where it is not there yet. Wants root, and a Debian mirror.
+
+    Args:
+        reference: its name.
+        also: packages on top of Python and the certificates.
+        root: a root file system that `unpack` has written; None: one is written and removed again.
+        told: hears what is done.
+
+    Returns:
+        The name.
+
+    Raises:
+        BuildError: debootstrap is missing or fails, or the disk is full.
+    """
+    if ask(["buildah", "inspect", "--type", "image", reference]).code == 0:
+        return reference
+    with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
+        unpacked = root or unpack(Path(folder) / "root", also=also, told=told)
+        told("import into buildah's store")
+        container = _buildah("from", "scratch")
+        try:
+            _buildah("add", container, str(unpacked), "/")
+            _buildah("config", "--cmd", "bash", container)
+            _buildah("commit", f"--timestamp={OLDEST_TIME}", container, reference)
+        finally:
+            _buildah("rm", container)
+    return reference
+
+
+def unpack(root: Path, *, also: tuple[str, ...] = (), told: Told = untold) -> Path:
+    """Write the root file system of a small Debian into a folder that is not there yet.
+
+    Raises:
+        BuildError: debootstrap is missing or fails.
+    """
+    if shutil.which("debootstrap") is None:
+        raise BuildError("there is no debootstrap here, which makes a base image from packages: apt-get install it")
+    told(f"debootstrap {SUITE}")
+    packages = ",".join((*_PACKAGES, *also))
+    log = root.with_name(f"{root.name}.log")
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root)]
+    run(command, Work("debootstrap", "the base image"), log=log)
+    for pattern in _LEFT_BEHIND:
+        for path in root.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return root
+
+
+def _buildah(*arguments: str) -> str:
+    answer = ask([Buildah.name, *arguments], seconds=1800)
+    if answer.code != 0:
+        raise BuildError(f"buildah {arguments[0]} failed: {answer.err.strip()}")
+    return answer.out.strip().splitlines()[-1] if answer.out.strip() else ""

@@ -1,0 +1,110 @@
+"""docker with buildx: what BuildKit can do, on the engine that the user's context names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from pathlib import Path
+
+from images.builders import trust
+from images.builders.built import Built, Order, Told, untold
+from images.builders.containers import no_image
+from images.builders.failures import Work
+from images.builders.files import complete, require_context
+from images.builders.running import ask, run
+from images.errors import BuildError
+
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+
+
+class Docker:
+    """docker."""
+
+    name = "docker"
+
+    def build(self, order: Order, told: Told = untold) -> Built:
+        """See `Tool.build`."""
+        require_context(order.context)
+        begin = time.monotonic()
+        work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
+        with contextlib.ExitStack() as stack:
+            secrets = {}
+            if order.extra_ca:
+                secrets[trust.SECRET] = stack.enter_context(trust.bundle(order.extra_ca))
+            # BuildKit takes the time of an image from the environment of the client as well.
+            variables = {"SOURCE_DATE_EPOCH": str(order.timestamp), "DOCKER_BUILDKIT": "1"}
+            run(build_command(order, secrets), work, log=order.log, told=told, environment=variables)
+        image_id, digest, architecture, size = self.inspect(order.tag)
+        seconds = time.monotonic() - begin
+        return Built(order.row, order.tag, image_id, digest, self.name, architecture, size, seconds)
+
+    def inspect(self, tag: str) -> tuple[str, str | None, str, int]:
+        """See `Tool.inspect`."""
+        answer = ask([self.name, "image", "inspect", tag])
+        if answer.code != 0:
+            raise no_image(self.name, tag, answer.err)
+        (said,) = json.loads(answer.out)
+        digests = [name.rpartition("@")[2] for name in said.get("RepoDigests") or []]
+        return said["Id"], digests[0] if digests else None, said["Architecture"], said["Size"]
+
+    def save(self, tag: str, archive: Path, told: Told = untold) -> None:
+        """See `Tool.save`. The archive of docker 25 and later is an OCI archive as well."""
+        with complete(archive) as file:
+            command = [self.name, "image", "save", "--output", str(file), tag]
+            run(command, Work(self.name, f"the export of {tag}"), told=told)
+
+    def tag(self, image: str, tag: str) -> None:
+        """See `Tool.tag`."""
+        answer = ask([self.name, "image", "tag", image, tag])
+        if answer.code != 0:
+            raise no_image(self.name, image, answer.err)
+
+    def push(self, tag: str, destination: str, told: Told = untold) -> str:
+        """See `Tool.push`."""
+        if destination != tag:
+            self.tag(tag, destination)
+        found: list[str] = []
+
+        def read(line: str) -> None:
+            found.extend(_DIGEST.findall(line))
+
+        work = Work(self.name, f"the push of {destination}", pushing=True)
+        run([self.name, "image", "push", destination], work, told=told, each=read)
+        if not found:
+            raise BuildError(f"docker did not say by which digest {destination} is known now; look in the registry")
+        return found[-1]
+
+    def login(self, registry: str, user: str, password: str) -> None:
+        """See `Tool.login`."""
+        answer = ask([self.name, "login", "--username", user, "--password-stdin", registry], stdin=password)
+        if answer.code != 0:
+            raise BuildError(f"{registry} does not accept the login: {answer.err.strip()}")
+
+
+def build_command(order: Order, secrets: dict[str, Path]) -> list[str]:
+    """The command line of a build; secrets by id, each a file."""
+    arguments = {"SOURCE_DATE_EPOCH": str(order.timestamp), **(order.arguments or {})}
+    if order.base:
+        arguments["BASE_IMAGE"] = order.base
+    if order.torch_index:
+        arguments["TORCH_INDEX"] = order.torch_index
+    return [
+        "docker",
+        "buildx",
+        "build",
+        "--progress=plain",
+        *(["--no-cache"] if order.no_cache else []),
+        # The times of files in the layers as well, without which no two builds are alike.
+        f"--output=type=docker,name={order.tag},rewrite-timestamp=true",
+        # They name the time of the build; a push from the bake file has them.
+        "--provenance=false",
+        "--sbom=false",
+        f"--platform=linux/{order.architecture}",
+        *([f"--target={order.target}"] if order.target else []),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--secret=id={name},src={file}" for name, file in secrets.items()),
+        f"--file={order.context / 'Dockerfile'}",
+        str(order.context),
+    ]
