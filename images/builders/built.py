@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,8 +61,8 @@ class Order:
     """Replaces the row's base image."""
     extra_ca: Path | None = None
     """PEM file of authorities that the build trusts as well; nothing of it is in the image."""
-    torch_index: str | None = None
-    """Package index to ask for torch."""
+    index: str | None = None
+    """Package index to take instead of the public one; nothing of its address is in the image."""
     no_cache: bool = False
     arguments: Mapping[str, str] | None = None
     """Further build arguments."""
@@ -69,6 +70,13 @@ class Order:
     """Of everything in the image, seconds since 1970."""
     target: str | None = None
     """Stage with which to end; None: the last."""
+
+
+def build_arguments(order: Order) -> dict[str, str]:
+    """The build arguments of an order, by name."""
+    created = datetime.datetime.fromtimestamp(order.timestamp, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    given = {"SOURCE_DATE_EPOCH": str(order.timestamp), "CREATED": created, **(order.arguments or {})}
+    return given | ({"BASE_IMAGE": order.base} if order.base else {})
 
 
 class Tool(Protocol):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from images.builders import trust
-from images.builders.built import Built, Order, Told, untold
+from images.builders.built import Built, Order, Told, build_arguments, untold
 from images.builders.failures import Work
 from images.builders.files import complete, require_context
+from images.builders.mounts import secrets_of
 from images.builders.running import ask, run
 from images.errors import BuildError
 
@@ -27,10 +26,7 @@ class Buildah:
         require_context(order.context)
         begin = time.monotonic()
         work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
-        with contextlib.ExitStack() as stack:
-            secrets = {}
-            if order.extra_ca:
-                secrets[trust.SECRET] = stack.enter_context(trust.bundle(order.extra_ca))
+        with secrets_of(order) as secrets:
             run(build_command(self.name, order, secrets), work, log=order.log, told=told)
         image_id, digest, architecture, size = self.inspect(order.tag)
         seconds = time.monotonic() - begin
@@ -99,11 +95,6 @@ class Podman(Buildah):
 
 def build_command(tool: str, order: Order, secrets: dict[str, Path]) -> list[str]:
     """The command line of a build; secrets by id, each a file."""
-    arguments = {"SOURCE_DATE_EPOCH": str(order.timestamp), **(order.arguments or {})}
-    if order.base:
-        arguments["BASE_IMAGE"] = order.base
-    if order.torch_index:
-        arguments["TORCH_INDEX"] = order.torch_index
     return [
         tool,
         "build",
@@ -113,7 +104,7 @@ def build_command(tool: str, order: Order, secrets: dict[str, Path]) -> list[str
         f"--timestamp={order.timestamp}",
         f"--platform=linux/{order.architecture}",
         *([f"--target={order.target}"] if order.target else []),
-        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--build-arg={name}={value}" for name, value in build_arguments(order).items()),
         *(f"--secret=id={name},src={file}" for name, file in secrets.items()),
         f"--tag={order.tag}",
         f"--file={order.context / 'Dockerfile'}",

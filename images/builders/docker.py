@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
 from pathlib import Path
 
-from images.builders import trust
-from images.builders.built import Built, Order, Told, untold
+from images.builders.built import Built, Order, Told, build_arguments, untold
 from images.builders.containers import no_image
 from images.builders.failures import Work
 from images.builders.files import complete, require_context
+from images.builders.mounts import secrets_of
 from images.builders.running import ask, run
 from images.errors import BuildError
 
@@ -29,10 +28,7 @@ class Docker:
         require_context(order.context)
         begin = time.monotonic()
         work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
-        with contextlib.ExitStack() as stack:
-            secrets = {}
-            if order.extra_ca:
-                secrets[trust.SECRET] = stack.enter_context(trust.bundle(order.extra_ca))
+        with secrets_of(order) as secrets:
             # BuildKit takes the time of an image from the environment of the client as well.
             variables = {"SOURCE_DATE_EPOCH": str(order.timestamp), "DOCKER_BUILDKIT": "1"}
             run(build_command(order, secrets), work, log=order.log, told=told, environment=variables)
@@ -85,11 +81,6 @@ class Docker:
 
 def build_command(order: Order, secrets: dict[str, Path]) -> list[str]:
     """The command line of a build; secrets by id, each a file."""
-    arguments = {"SOURCE_DATE_EPOCH": str(order.timestamp), **(order.arguments or {})}
-    if order.base:
-        arguments["BASE_IMAGE"] = order.base
-    if order.torch_index:
-        arguments["TORCH_INDEX"] = order.torch_index
     return [
         "docker",
         "buildx",
@@ -103,7 +94,7 @@ def build_command(order: Order, secrets: dict[str, Path]) -> list[str]:
         "--sbom=false",
         f"--platform=linux/{order.architecture}",
         *([f"--target={order.target}"] if order.target else []),
-        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--build-arg={name}={value}" for name, value in build_arguments(order).items()),
         *(f"--secret=id={name},src={file}" for name, file in secrets.items()),
         f"--file={order.context / 'Dockerfile'}",
         str(order.context),

@@ -22,6 +22,10 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _SECONDS = 30.0
 
 
+class UnreachableError(BuildError):
+    """A registry does not answer at all: nothing else needs to be asked there."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """The parts of `registry.example:5000/team/image:tag`."""
@@ -56,7 +60,8 @@ def digest(reference: str, client: httpx2.Client | None = None) -> str:
         client: through which to ask; None: one that trusts this computer's authorities.
 
     Raises:
-        BuildError: the registry cannot be reached or does not answer, or has no such tag.
+        UnreachableError: the registry cannot be reached, or does not answer.
+        BuildError: it has no such tag, or does not show it.
     """
     wanted = Reference.parse(reference)
     try:
@@ -65,12 +70,12 @@ def digest(reference: str, client: httpx2.Client | None = None) -> str:
         with httpx2.Client(timeout=_SECONDS, follow_redirects=True) as own:
             return _ask(own, wanted)
     except httpx2.TimeoutException:
-        raise BuildError(f"{wanted.registry} did not answer in {_SECONDS:.0f} s about {reference}") from None
+        raise UnreachableError(f"{wanted.registry} did not answer in {_SECONDS:.0f} s about {reference}") from None
     except httpx2.HTTPError as error:
-        raise BuildError(
-            f"{wanted.registry} cannot be reached, which knows the digest of {reference}:"
-            f" {str(error) or type(error).__name__}. Run this where there is a way to it (HTTPS_PROXY and SSL_CERT_FILE"
-            " are respected)"
+        raise UnreachableError(
+            f"{wanted.registry} cannot be reached, which knows the digest of {reference}"
+            f" ({str(error) or type(error).__name__}). Run this where there is a way to it (HTTPS_PROXY and"
+            " SSL_CERT_FILE are respected)"
         ) from None
 
 

@@ -1,20 +1,12 @@
-"""Certificates that only the build sees: this computer's authorities and one more.
-
-The file is mounted as a secret over the bundle of the base image, on those RUN lines that download. So nothing of it is
-in a layer, in the configuration or in the history, and an image built with it has the id of one built without.
-"""
+"""Certificates of a network that re-signs TLS: this computer's authorities and one more, for the build alone."""
 
 from __future__ import annotations
 
-import contextlib
 import ssl
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from images.errors import BuildError
 
-SECRET = "ca"  # noqa: S105 - its id in the Dockerfiles
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
@@ -24,9 +16,8 @@ _BUNDLES = (
 )
 
 
-@contextlib.contextmanager
-def bundle(extra: Path) -> Iterator[Path]:
-    """A file with this computer's authorities and those of `extra`, removed at the end.
+def bundle(extra: Path) -> str:
+    """This computer's authorities and those of `extra`, to be mounted over the bundle of a base image.
 
     Args:
         extra: PEM file of one or more certificates.
@@ -36,14 +27,11 @@ def bundle(extra: Path) -> Iterator[Path]:
     """
     added = _read(extra)
     own = next((Path(name) for name in (ssl.get_default_verify_paths().cafile, *_BUNDLES) if _is_file(name)), None)
-    with tempfile.TemporaryDirectory(prefix="trainyard-ca-") as folder:
-        file = Path(folder) / "bundle.pem"
-        try:
-            known = own.read_text(encoding="utf-8", errors="replace") if own else ""
-            file.write_text(f"{known.rstrip()}\n{added.rstrip()}\n", encoding="utf-8")
-        except OSError as error:
-            raise BuildError(f"the authorities for the build cannot be put together: {error.strerror}") from None
-        yield file
+    try:
+        known = own.read_text(encoding="utf-8", errors="replace") if own else ""
+    except OSError as error:
+        raise BuildError(f"{own} cannot be read, which has this computer's authorities: {error.strerror}") from None
+    return f"{known.rstrip()}\n{added.rstrip()}\n"
 
 
 def _read(extra: Path) -> str:
