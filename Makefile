@@ -42,13 +42,14 @@ lint: .venv/installed ## formatting, lint, types
 	.venv/bin/mypy
 	test -z "$$(gofmt -l infra/local/process_runtime)"
 
-lock: $(UV) ## write the locked requirements anew
+lock: $(UV) .venv/installed ## write the locked requirements anew
 	@compile() { $(UV) pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
 	    --custom-compile-command "make lock" "$$@" pyproject.toml; }
 	compile --group dev -o requirements/dev.txt
 	for group in infra training controller policies; do
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
+	.venv/bin/python -m images.locks $(UV)
 
 bench: setup ## measure the whole path on this computer
 	@.venv/bin/python benchmarks/local_stack.py

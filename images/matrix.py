@@ -65,6 +65,8 @@ class BaseImage(_Sourced):
     """What its packages (or the image itself) have as python3."""
     cuda: Version | None = None
     """CUDA in it; None where the wheels bring it."""
+    rdma_core: Version | None = None
+    """What its packages have as libibverbs; None where nothing asks."""
     architectures: tuple[Architecture, ...] = ("amd64", "arm64")
 
     @property
@@ -119,6 +121,8 @@ class EfaInstaller(_Sourced):
     """Why there is no sum."""
     distributions: tuple[str, ...]
     architectures: tuple[Architecture, ...]
+    plugin_architectures: dict[str, tuple[Architecture, ...]]
+    """By distribution: where it has the plugin; libfabric is on all."""
     plugin_files: dict[str, str]
     """By distribution: the plugin's path in the image; `{machine}` is x86_64 or aarch64."""
 
@@ -138,8 +142,13 @@ class NcclTests(_Sourced):
     version: Version
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Of the archive; None where nobody published one that we found."""
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
-    """Of the tag; git checks what it fetches against it."""
+    unpinned: str | None = None
+    """Why there is no sum."""
+
+    @property
+    def url(self) -> str:
+        """Where the archive is."""
+        return f"https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v{self.version}.tar.gz"
 
 
 class Row(_Data):
@@ -157,7 +166,7 @@ class Row(_Data):
     architectures: tuple[Architecture, ...]
     base: BaseImage
     builder: BaseImage | None = None
-    """Has nvcc; only for the stage in which something is compiled."""
+    """Has nvcc; only for the stage in which something is compiled. None: nothing here can be compiled for GPUs."""
     compiled_base: BaseImage | None = None
     """Replaces `base` where the builder compiles something, which then needs the builder's Python and C library."""
     efa: EfaInstaller | None = None
@@ -169,7 +178,7 @@ class Row(_Data):
     """File name under images/locks."""
     nccl_tests: NcclTests | None = None
     fabric: dict[str, Version] = {}
-    """What a bundled base has of fabric parts, by name."""
+    """Versions of fabric parts that the base or its distribution brings, by name."""
     minimum_driver: Version | None = None
     """Oldest NVIDIA driver of the machine, from infra.catalog.versions."""
     note: str | None = None
@@ -215,6 +224,8 @@ class Row(_Data):
         ]
         if self.efa and self.efa.sha256 is None:
             found.append(f"EFA installer {self.efa.version}: {self.efa.unpinned or 'no sum'}")
+        if self.nccl_tests and self.nccl_tests.sha256 is None:
+            found.append(f"nccl-tests {self.nccl_tests.version}: {self.nccl_tests.unpinned or 'no sum'}")
         return tuple(found)
 
 
@@ -312,7 +323,7 @@ class _Ngc(_Sourced):
 
     base: str
     torch: TorchRelease
-    fabric: dict[str, Version]
+    fabric: dict[str, Version] = {}
 
 
 class _Group(_Data):
@@ -328,7 +339,7 @@ class _Group(_Data):
     apt: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     lock: str | None = None
-    """`{torch}` is the version of torch, `{nccl}` that of NCCL, `{ngc}` the release of NGC."""
+    """`{torch}`, `{nccl}`, `{cuda}` are versions, `{ngc}` is the release of NGC."""
     architectures: tuple[Architecture, ...] | None = None
     """Absent: those on which the parts of the row exist."""
     note: str | None = None
@@ -358,17 +369,13 @@ class _Document(_Data):
             row.get("torch", {}).update(bundled=True, source=row.get("source"), checked=row.get("checked"))
         return data
 
-    def builder(self, cuda: str) -> BaseImage | None:
-        """The `-devel` image of a CUDA."""
-        return self._cuda(cuda, "devel")
+    def cuda_base(self, cuda: str, flavor: Literal["devel", "base"]) -> BaseImage | None:
+        """The image of a CUDA with its compiler, or with no more than its runtime library."""
+        return next((one for one in self.base.values() if one.cuda == cuda and f"-{flavor}-" in one.reference), None)
 
-    def runtime(self, cuda: str) -> BaseImage | None:
-        """The `-base` image of a CUDA."""
-        return self._cuda(cuda, "base")
-
-    def _cuda(self, cuda: str, flavor: str) -> BaseImage | None:
-        found = [one for one in self.base.values() if one.cuda == cuda and f"-{flavor}-" in one.reference]
-        return found[0] if found else None
+    def plain(self, distribution: str) -> BaseImage | None:
+        """The image of a distribution without CUDA."""
+        return next((one for one in self.base.values() if one.cuda is None and one.distribution == distribution), None)
 
 
 def _rows(document: _Document) -> tuple[list[Row], list[str]]:
@@ -421,13 +428,12 @@ def _row(
     newest: bool = False,
 ) -> Row:
     cuda = torch.cuda if torch is not None and variant not in (None, "cpu") else None
-    builder, runtime = (document.builder(torch.cuda), document.runtime(torch.cuda)) if torch else (None, None)
+    builder = document.cuda_base(cuda, "devel") if cuda is not None and ngc is None else None  # NGC's has nvcc itself
     if ngc is not None:
         base = document.base[document.ngc[ngc].base]
-        builder = None  # it has nvcc itself
     elif group.base is not None:
         base = document.base[group.base]
-    elif runtime is not None:
+    elif cuda is not None and (runtime := document.cuda_base(cuda, "base")) is not None:
         base = runtime
     else:
         raise MatrixError(f"{_FILE}: there is no base image for {group.kind} with CUDA {cuda}")
@@ -443,18 +449,26 @@ def _row(
         architectures=group.architectures or _architectures(base, torch if cuda else None, efa),
         base=base,
         builder=builder,
-        compiled_base=runtime if group.kind == "training" and builder is not None else None,
+        compiled_base=document.plain(builder.distribution) if group.kind == "training" and builder else None,
         efa=efa,
         apt=group.apt,
         leave_out=group.leave_out,
-        lock=group.lock.format(torch=torch and torch.version, nccl=torch and torch.nccl, ngc=ngc)
-        if group.lock
-        else None,
+        lock=_lock(group.lock, torch, ngc),
         nccl_tests=document.nccl_tests if group.kind == "nccl-tests" else None,
-        fabric=document.ngc[ngc].fabric if ngc is not None else {},
+        fabric=document.ngc[ngc].fabric if ngc is not None else _verbs(base, variant),
         minimum_driver=_driver(cuda),
         note=group.note,
     )
+
+
+def _verbs(base: BaseImage, variant: Variant | None) -> dict[str, str]:
+    return {"rdma-core": base.rdma_core} if variant == "infiniband" and base.rdma_core else {}
+
+
+def _lock(pattern: str | None, torch: TorchRelease | None, ngc: str | None) -> str | None:
+    if pattern is None or torch is None:
+        return pattern
+    return pattern.format(torch=torch.version, nccl=torch.nccl, cuda=torch.cuda, ngc=ngc)
 
 
 def _names(
@@ -491,13 +505,13 @@ def _driver(cuda: str | None) -> str | None:
 
 
 def _broken(rows: Iterable[Row]) -> list[str]:
-    from images.rules import Subject, broken  # noqa: PLC0415 - rules are about rows
+    from images.rules import Subject, violations  # noqa: PLC0415 - rules are about rows
 
     return [
-        f"{row.name}, {architecture}: {sentence}"
+        f"{row.name}, {architecture}: {one.sentence}"
         for row in rows
         for architecture in row.architectures
-        for sentence in broken(Subject(row, architecture))
+        for one in violations(Subject(row, architecture))
     ]
 
 
