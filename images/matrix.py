@@ -183,6 +183,9 @@ class Row(_Data):
     """Oldest NVIDIA driver of the machine, from infra.catalog.versions."""
     note: str | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def python(self) -> str:
         """Python of the base: `3.11`."""

@@ -50,7 +50,7 @@ def select(matrix: Matrix, wish: Wish) -> Row:
             return row
         broken = found if not broken or len(found) < len(broken) else broken
     nearest = _nearest(matrix, rows, wish)
-    raise MatrixError(_refusal([*against, *broken], describe(nearest) if nearest else None, rows))
+    raise MatrixError(_refusal([*against, *broken], describe(nearest) if nearest else None, wish, rows))
 
 
 def sentences(row: Row, wish: Wish) -> list[str]:
@@ -124,12 +124,14 @@ def _place(order: list[str], torch: str) -> int:
     return sum(numbers(minor) > wanted for minor in order)
 
 
-def _refusal(against: list[str], nearest: str | None, rows: list[Row]) -> str:
+def _refusal(against: list[str], nearest: str | None, wish: Wish, rows: list[Row]) -> str:
     if nearest is not None:
         remedy = f"Nearest that works: {nearest}."
     else:
+        remedy = "No image works with the GPUs of this machine."
         oldest = min((row.minimum_driver for row in rows if row.minimum_driver), key=numbers, default=None)
-        remedy = f"No GPU image works on this machine; the oldest driver that any of them takes is {oldest}."
+        if wish.driver is not None and oldest is not None:
+            remedy += f" The oldest driver that any of them takes is {oldest}."
     if len(against) == 1:
         return f"{against[0]}. {remedy}"
     return "\n".join(["this cannot work:", *(f"  {one}" for one in against), remedy])

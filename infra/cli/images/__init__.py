@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from infra.cli.images import matrix
+
 app = typer.Typer(
     name="images",
     help="Training images: what can be combined, their Dockerfiles, checks, builds.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+matrix.register(app)
