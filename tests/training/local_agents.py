@@ -3,21 +3,30 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, cast
+from urllib.request import urlopen
 
 import pytest
 
+from training.launch.etcd_client import Endpoint, EtcdClient
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0  # seconds; a busy two-core machine needs some
+# Seconds. A wait ends as soon as what it waits for is there, so this costs nothing; a machine whose disk or processor
+# stands still for a while must not decide a test.
+PATIENCE = 120.0
 
 
 def find_etcd() -> str:
@@ -32,9 +41,26 @@ def find_etcd() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return cast(int, probe.getsockname()[1])
+    """A port to listen on; below those of outgoing connections, one of which could take it before the server does."""
+    while True:
+        port = random.randrange(10000, 20000)  # noqa: S311 - no secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else can open meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound and not listening
+        yield held.getsockname()[1]
+
+
+def patient_client(endpoints: Sequence[Endpoint], **options: Any) -> EtcdClient:
+    """A client for what is not about time limits: a slow machine delays its answers and changes none."""
+    limits = {"attempt_timeout": timedelta(seconds=30), "call_timeout": timedelta(seconds=PATIENCE)}
+    return EtcdClient(endpoints, **{**limits, **options})
 
 
 class Etcd:
@@ -56,11 +82,18 @@ class Etcd:
         ]
         with (self._folder / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_for(self._listening, "etcd to listen")
+        wait_for(self._is_well, "etcd to answer")
 
-    def _listening(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def _is_well(self) -> bool:
+        """Whether it has a leader and serves; a port that listens says less."""
+        assert self.process is not None
+        assert self.process.poll() is None, (self._folder / "etcd.log").read_text(errors="replace")[-1500:]
+        unchecked = ssl._create_unverified_context() if self._scheme == "https" else None  # noqa: S323
+        with contextlib.suppress(OSError, HTTPException):
+            url = f"{self._scheme}://{self.endpoint}/health"
+            with urlopen(url, context=unchecked, timeout=10) as answer:  # noqa: S310 - http(s)
+                return b'"true"' in answer.read()
+        return False
 
     def signal(self, number: int) -> None:
         assert self.process is not None
@@ -127,10 +160,17 @@ class Job:
     launcher = "training"
 
     def __init__(
-        self, folder: Path, etcd: Etcd, script: Sequence[str], *, nnodes: str = "1:3", run: str = "job"
+        self,
+        folder: Path,
+        etcd: Etcd,
+        script: Sequence[str],
+        *,
+        nnodes: str = "1:3",
+        run: str = "job",
+        preload: str = "numpy",
     ) -> None:
         self.folder, self._etcd, self._script, self._nnodes, self._run = folder, etcd, script, nnodes, run
-        self._preload = "numpy,sklearn.datasets" if "training.examples.digits" in script else "numpy"
+        self._preload = preload
         self.agents: list[Agent] = []
 
     def start(self, name: str, *options: str, environment: Mapping[str, str] | None = None) -> Agent:

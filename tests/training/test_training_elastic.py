@@ -15,9 +15,20 @@ from local_agents import Etcd, Job, etcd_server, wait_for
 
 from training.launch import exit_codes
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-EPOCHS, NUM_SAMPLES = 16, 1500  # 40 s: a launcher that joins needs half of that to start on a busy machine
+EPOCHS, NUM_SAMPLES = 48, 1500
+
+# Two minutes of steps: a launcher that joins needs seconds to start, and on a busy machine most of a minute. When all
+# has happened that shall happen, the rest is made without pauses. No power fails here, so nothing is written through to
+# the disk, which could take longer than the steps; what was written outlives a killed process all the same.
+PACED_DIGITS = """
+    import os, runpy, time
+    pause = time.sleep
+    time.sleep = lambda seconds: None if os.path.exists("hurry") else pause(seconds)
+    os.fsync = lambda descriptor: None
+    runpy.run_module("training.examples.digits", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +40,11 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 @pytest.fixture
 def digits(tmp_path: Path, etcd: Etcd) -> Iterator[Job]:
     """The digits example, slowed down so that there is time for accidents."""
-    script = [
-        *("-m", "training.examples.digits", f"--checkpoints={tmp_path / 'checkpoints'}"),
-        *(f"--ledger={tmp_path / 'ledger'}", f"--epochs={EPOCHS}", "--step-seconds=0.1", "--checkpoint-every=10"),
+    options = [
+        *(f"--checkpoints={tmp_path / 'checkpoints'}", f"--ledger={tmp_path / 'ledger'}", f"--epochs={EPOCHS}"),
+        *("--step-seconds=0.1", "--checkpoint-every=10"),
     ]
-    job = Job(tmp_path, etcd, script, run=tmp_path.name)
+    job = script_job(tmp_path, etcd, PACED_DIGITS, *options, preload="numpy,sklearn.datasets")
     yield job
     job.stop()
 
@@ -77,10 +88,11 @@ def test_a_job_survives_every_loss_and_finishes_as_if_nothing_had_happened(digit
 
     worker = joiner.worker()
     joiner.process.kill()
-    wait_for(lambda: not Path(f"/proc/{worker}").exists(), "the killed launcher's worker to end", 10)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), "the killed launcher's worker to end")
     next_world(5, world_size=1)
 
-    assert first.wait(120) == exit_codes.FINISHED, digits.tail()
+    (digits.folder / "hurry").touch()
+    assert first.wait(600) == exit_codes.FINISHED, digits.tail()
     check_that_the_model_is_what_it_would_have_been(digits)
     resumed_at = {event["generation"]: event["step"] for event in digits.events("resume")}
     last_step = {event["generation"]: event["step"] for event in digits.events("step")}
@@ -110,13 +122,14 @@ def test_all_nodes_told_to_go_save_and_are_continued_by_new_ones(digits: Job) ->
     assert new.wait() == exit_codes.PREEMPTED
 
 
-def script_job(tmp_path: Path, etcd: Etcd, source: str, *args: str, nnodes: str = "1:3") -> Job:
+def script_job(tmp_path: Path, etcd: Etcd, source: str, *args: str, nnodes: str = "1:3", preload: str = "numpy") -> Job:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
-    return Job(tmp_path, etcd, [str(script), *args], nnodes=nnodes, run=tmp_path.name)
+    return Job(tmp_path, etcd, [str(script), *args], nnodes=nnodes, run=tmp_path.name, preload=preload)
 
 
-# A plain DDP program that knows nothing of Trainyard, with the checkpoint that torchrun's documentation asks for.
+# A plain DDP program that knows nothing of Trainyard, with the checkpoint that torchrun's documentation asks for. It
+# ends together when the test has seen enough: a fixed number of steps would be over while a slow test still waits.
 PLAIN = """
     import os, time, torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -124,9 +137,12 @@ PLAIN = """
     rank, world = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     start = torch.load("plain.pt") if os.path.exists("plain.pt") else 0
-    for step in range(start + 1, 61):
+    enough, step = torch.zeros(1), start
+    while not enough:
+        step += 1
         model(torch.ones(2, 4)).sum().backward()
-        dist.barrier()
+        enough = torch.tensor([float(os.path.exists("enough"))])
+        dist.all_reduce(enough)
         if rank == 0:
             torch.save(step, "plain.tmp")
             os.replace("plain.tmp", "plain.pt")
@@ -156,9 +172,10 @@ def go_through_accidents(job: Job, etcd: Etcd) -> None:
     generation = job.events("rendezvous")[-1]["generation"]  # not the first, if one has started much later
     etcd.stop()
     before = plain_steps(job)[-1][0]
-    time.sleep(1)
+    wait_for(lambda: plain_steps(job)[-1][0] > before + 12, "steps while etcd is away")
     etcd.start()
-    wait_for(lambda: plain_steps(job)[-1][0] > before + 12, "steps while etcd was away")
+    before = plain_steps(job)[-1][0]
+    wait_for(lambda: plain_steps(job)[-1][0] > before + 12, "steps when etcd is back")
     assert job.events("rendezvous")[-1]["generation"] == generation
 
     os.kill(goes.worker(), signal.SIGKILL)
@@ -168,12 +185,14 @@ def go_through_accidents(job: Job, etcd: Etcd) -> None:
     goes.process.send_signal(signal.SIGTERM)
     assert goes.wait() == exit_codes.of_signal(signal.SIGTERM)
     wait_for(lambda: any(world == 1 for _, world in plain_steps(job)), "steps of one")
+    (job.folder / "enough").touch()
     assert stays.wait() == exit_codes.FINISHED
-    assert {step for step, _ in plain_steps(job)} == set(range(1, 61))
+    steps = {step for step, _ in plain_steps(job)}
+    assert steps == set(range(1, max(steps) + 1))
 
 
 def test_torchrun_itself_gains_from_the_handler(tmp_path: Path, etcd: Etcd) -> None:
-    """Through the entry point: a node that is told to go leaves at once instead of after 45 s."""
+    """Through the entry point: a node that is told to go says so, instead of being missed after a while."""
     job = script_job(tmp_path, etcd, PLAIN)
     job.launcher = "torch.distributed.run"
     try:
@@ -181,7 +200,9 @@ def test_torchrun_itself_gains_from_the_handler(tmp_path: Path, etcd: Etcd) -> N
         wait_for(lambda: any(step >= 3 and world == 2 for step, world in plain_steps(job)), "three steps")
         goes.process.send_signal(signal.SIGTERM)
         assert goes.wait() == 1
-        wait_for(lambda: any(world == 1 for _, world in plain_steps(job)), "steps of one", 30)
+        wait_for(lambda: any(world == 1 for _, world in plain_steps(job)), "steps of one")
+        assert "dropped from the rendezvous" not in stays.log.read_text()
+        assert "its launcher's port is closed" not in stays.log.read_text()
         stays.process.send_signal(signal.SIGTERM)
         stays.wait()
     finally:
@@ -224,11 +245,14 @@ STUBBORN = """
     if os.environ["LOCAL_RANK"] == "0":
         while not os.path.exists("ready"):
             time.sleep(0.05)
-        print("FAILED", time.time(), flush=True)
         sys.exit(78)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     open("ready", "w").close()
-    time.sleep(600)
+    while True:
+        time.sleep(0.1)
+        if told:
+            open("outlived", "a").write(".")
 """
 
 
@@ -237,9 +261,10 @@ def test_siblings_of_a_failed_worker_are_not_waited_for_and_do_not_hide_its_code
     try:
         agent = job.start("a", "--nproc-per-node=2")
         assert agent.wait() == exit_codes.DO_NOT_RESTART, job.tail()
-        match = re.search(r"^FAILED ([\d.]+)", agent.log.read_text(), re.MULTILINE)
-        assert match
-        assert agent.events("notice")[-1]["time"] - float(match[1]) < 20  # torch's grace is 30 s
+        # Counted by the worker, for whom time stands still together with the computer: 30 in our grace of 3 s, 300 in
+        # torch's of 30 s.
+        outlived = tmp_path / "outlived"
+        assert not outlived.exists() or outlived.stat().st_size < 150
     finally:
         job.stop()
 

@@ -193,8 +193,10 @@ import os, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 from training.launch.template import Job, Template, run_job
-Path("slow_module.py").write_text("import time; time.sleep(1)")
-Path("threaded_module.py").write_text("import threading, time; threading.Thread(target=time.sleep, args=(9,)).start()")
+Path("slow_module.py").write_text(
+    "import os, time\\nwhile not os.path.exists('go on'):\\n    time.sleep(0.02)"
+)
+Path("threaded_module.py").write_text("import threading as t, time; t.Thread(target=time.sleep, args=(600,)).start()")
 Path("job.py").write_text("open('ran', 'a').write('ran ')")
 sys.path.insert(0, os.getcwd())
 template = Template.fork([sys.argv[1]])
@@ -211,7 +213,10 @@ else:
         template.start(job, 1, 2, timedelta(seconds=float(sys.argv[3])))
     except ChildProcessError as error:
         print(error, template.alive, template.status(1))
-time.sleep(2)
+Path("go on").touch()
+deadline = time.monotonic() + 60
+while Path(f"/proc/{template.pid}").exists() and not Path("ran").exists() and time.monotonic() < deadline:
+    time.sleep(0.02)
 print(Path("ran").exists(), Path(f"/proc/{template.pid}").exists())
 template.close()
 """
@@ -223,7 +228,7 @@ template.close()
         ("slow_module wait 0.2", "False False"),
         ("slow_module start 0.2", "the process that starts workers has died or does not answer False -9"),
         ("json freeze 0.2", "the process that starts workers has died or does not answer False -9"),
-        ("threaded_module wait 30", "False False"),
+        ("threaded_module wait 120", "False False"),
     ],
 )
 def test_a_template_that_is_late_is_ended_and_starts_nothing_later(tmp_path: Path, arguments: str, output: str) -> None:
@@ -235,7 +240,7 @@ def test_a_template_that_is_late_is_ended_and_starts_nothing_later(tmp_path: Pat
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.splitlines() == [output, "False False"]
@@ -276,7 +281,7 @@ def test_when_the_launcher_is_killed_no_worker_is_left(launcher: Launcher) -> No
 
     launcher.process.kill()
 
-    wait_for(lambda: not is_running(worker) and not is_running(template), "worker and template to end", 10)
+    wait_for(lambda: not is_running(worker) and not is_running(template), "worker and template to end")
 
 
 def test_what_a_worker_leaves_behind_is_ended_with_it(launcher: Launcher) -> None:
@@ -285,7 +290,7 @@ def test_what_a_worker_leaves_behind_is_ended_with_it(launcher: Launcher) -> Non
     os.kill(worker, signal.SIGKILL)
 
     assert launcher.answer("status") == -9
-    wait_for(lambda: not is_running(child), "the worker's child to end", 10)
+    wait_for(lambda: not is_running(child), "the worker's child to end")
 
 
 def test_when_the_template_is_killed_its_workers_end_and_the_launcher_knows(launcher: Launcher) -> None:
@@ -294,4 +299,4 @@ def test_when_the_template_is_killed_its_workers_end_and_the_launcher_knows(laun
     os.kill(template, signal.SIGKILL)
 
     assert launcher.answer("status") == -9
-    wait_for(lambda: not is_running(worker), "the worker to end", 10)
+    wait_for(lambda: not is_running(worker), "the worker to end")
