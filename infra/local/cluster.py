@@ -5,7 +5,6 @@ every file is replaced whole, and `up` starts exactly what is missing.
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,9 @@ from lightkube.core.exceptions import ConfigError
 from infra.local import cloud
 from infra.local.control_plane import COMPONENTS, ControlPlane
 from infra.local.errors import LocalClusterError
+from infra.local.folders import remove_tree
+from infra.local.images import ImageStore
+from infra.local.images.table import write_table
 from infra.local.nodes import Machine, Nodes, NodeSpec, NodeStatus, Reclaimed
 from infra.local.processes import Processes
 from infra.local.progress import Progress, Silent
@@ -108,7 +110,8 @@ class LocalCluster:
         """Start whatever of the cluster doesn't run, and make its nodes the given ones.
 
         Args:
-            images: What each image name means here, as in `images.json` of the process runtime.
+            images: What the names of the checkout's own images mean here, as in `images.json` of the process runtime.
+                Loaded images are added.
             nodes: All nodes that shall be.
 
         Raises:
@@ -116,7 +119,10 @@ class LocalCluster:
         """
         with self._changing():
             self.state.require_room(ROOM_TO_GO_ON if self.kubeconfig.exists() else ROOM_TO_BEGIN)
-            self.state.write_json(self.state.path("images.json"), {"images": images})
+            store = ImageStore()
+            write_table(self.state, store, images)
+            for name in sorted(images.keys() & {image.name for image in store.images()}):
+                self._progress.note(f"{name} is the loaded image, not the checkout's")
             with self._progress.step("control plane"):
                 self.control_plane.start()
             self._start_cloud()
@@ -149,7 +155,7 @@ class LocalCluster:
                 self.state.path(name).unlink(missing_ok=True)
             for name in ("n", "nodes", "cloud", "volumes", "control_plane"):
                 if self.state.path(name).exists():
-                    shutil.rmtree(self.state.path(name))
+                    remove_tree(self.state.path(name))
 
     def status(self) -> ClusterStatus:
         """What runs, where, how well; changes nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.cli.images import matrix
+from infra.cli.images import lint, listing, load, matrix, remove
 
 app = typer.Typer(
     name="images",
@@ -13,3 +13,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 matrix.register(app)
+load.register(app)
+listing.register(app)
+remove.register(app)
+lint.register(app)

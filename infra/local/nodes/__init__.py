@@ -6,7 +6,6 @@ the node ends with it, as a machine that loses its power. What each node is stan
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from infra.local import ports
 from infra.local.control_plane import LOOPBACK, ControlPlane
 from infra.local.control_plane.pki import Subject
 from infra.local.errors import LocalClusterError
+from infra.local.folders import remove_tree
 from infra.local.nodes import kubelet
 from infra.local.nodes.reclaim import RECLAIM_AT, Reclaimed, drain, free_pods, give_notice
 from infra.local.nodes.spec import LAST_NUMBER, Machine, NodeSpec, ordinal_of, plan, renamed
@@ -392,14 +392,14 @@ class Nodes:
             if folder.is_dir() and folder.name not in known:
                 self._delete_object(folder.name)
                 self._free_pods(folder.name)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder, ignore_errors=True)
 
     def _forget(self, name: str) -> None:
         folder = self._state.path("nodes", name)
         record = self._state.read_json(folder / "spec.json")
         if record is not None:
             self._state.write_json(self._state.path("nodes", RETIRED), {**self._retired(), name: record})
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, ignore_errors=True)
 
     def _delete_object(self, name: str) -> None:
         try:
