@@ -9,3 +9,11 @@ class MatrixError(UsageError):
 
 class BuildError(TrainyardError):
     """A build, an export or a push failed; the sentence names the tool, the step and what to do."""
+
+
+class DockerfileError(UsageError):
+    """A file that is no Dockerfile, or that cannot be read; the sentence names the file and the line."""
+
+
+class CheckerError(TrainyardError):
+    """A program that checks is absent or failed; the sentence names it and its package."""

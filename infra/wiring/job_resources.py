@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog.instance_types import instance_type
+from infra.catalog.variables import bad_variable
 from infra.wiring.allocatable import allocatable, as_quantities
 from infra.wiring.errors import WiringError
 from infra.wiring.naming import UNPRIVILEGED
@@ -51,8 +52,6 @@ CHECKPOINTS = "/checkpoints"
 _INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 _INFINIBAND, _SHM = "/dev/infiniband", "/dev/shm"  # noqa: S108 - the memory of the pod's processes, no file of ours
 _MEMORY_STEP_MIB, _CPU_STEP_MILLIS = 1024, 100
-# Not read any more by what our images carry, or harmful (facts of the AWS EFA cheat sheet).
-_OBSOLETE = ("FI_PROVIDER", "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "RDMAV_FORK_SAFE")
 
 
 @dataclass(frozen=True)
@@ -326,5 +325,7 @@ def _container_mistakes(container: Mapping[str, Any], memory_volumes: set[Any]) 
     if GPU_RESOURCE in {**requests, **limits} and not mounts & memory_volumes:
         yield f"container {name}: {_SHM} has 64 MiB; mount an emptyDir with medium Memory there"
     for variable in container.get("env") or ():
-        if variable.get("name") in _OBSOLETE:
-            yield f"container {name}: {variable['name']} has no use with this EFA software, or does harm: take it away"
+        known = bad_variable(str(variable.get("name")), efa=EFA_RESOURCE in {**requests, **limits})
+        if known is not None:
+            effect = "does harm" if known.harmful else "has no use"
+            yield f"container {name}: {variable['name']} {effect}: {known.reason}. Take it away"
