@@ -6,7 +6,7 @@
 | 1    | FAILED      | the script or the launcher failed                           | yes, within the budget       |
 | 64   | USAGE       | wrong options; the same command fails again                 | no                           |
 | 75   | PREEMPTED   | stopped at a step whose checkpoint is safe                  | yes, free of charge          |
-| 78   | DO_NOT_RESTART | the script says that trying again is pointless           | no                           |
+| 78   | DO_NOT_RESTART | trying again is pointless, says the script, or the check of the image at the start | no |
 | 143  | TERMINATED  | ended by SIGTERM without a checkpoint (128 + 15)            | yes                          |
 
 64, 75 and 78 are EX_USAGE, EX_TEMPFAIL and EX_CONFIG of sysexits.h.

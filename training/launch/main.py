@@ -35,6 +35,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from training.diagnose import image
 from training.launch import exit_codes
 from training.launch.template import Job, Template, exit_quickly, run_job
 
@@ -71,6 +72,8 @@ def run(argv: Sequence[str]) -> int:
         args = parse(argv)
     except UsageError as error:
         return _usage(error)
+    if (code := image.at_start()) is not None:
+        return code
 
     template: Template | None = None
     if os.environ.get(workers.START, "fork") == "fork" and not args.no_python and not args.run_path:
