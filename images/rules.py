@@ -230,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="driver-floor",
         sentence="The machine's NVIDIA driver is at least as new as the CUDA of the image asks for.",
-        reason="an older driver cannot load the libraries, and training ends with CUDA error 35 or 803",
+        reason="an older driver cannot load the libraries, and training ends with CUDA error 35",
         source="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, table of toolkit drivers",
         check=_driver,
     ),
@@ -265,7 +265,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="bundled-torch",
         sentence="Images of NGC keep the torch, the NCCL and the fabric parts that they bring.",
-        reason="two of them on one path load by chance, and NGC's are tested together; the EFA installer takes such an "
+        reason="of two on one path it is chance which one loads, and NGC's are tested together; the EFA installer takes such an "
         "image for a case of its own and puts another plugin package and an NCCL beside",
         source="https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes/, pip constraint file; "
         "EFA installer 1.48 and newer",
@@ -281,7 +281,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="one-cuda",
         sentence="Builder, base and torch have the same minor of CUDA.",
-        reason="torch's extension builder refuses another CUDA, and two runtimes in one image load by chance",
+        reason="torch's extension builder refuses another major and warns of another minor, and of two runtimes in one "
+        "image it is chance which one loads",
         source="torch.utils.cpp_extension",
         check=_one_cuda,
     ),

@@ -76,7 +76,7 @@ def _check(wish: Wish) -> None:
 def _of_release(matrix: Matrix, rows: list[Row], wish: Wish) -> tuple[list[Row], list[str]]:
     """The rows with the wanted torch, and what stands against the wish already."""
     if wish.kind == "controller":
-        return rows, [f"the controller image has no torch, {wish.torch} was wanted"]
+        return [], [f"the controller image has no torch, {wish.torch} was wanted"]
     if wish.variant == "ngc":
         own = ", ".join(f"{row.name} has {row.torch.version}" for row in rows if row.torch)
         return [], [
@@ -106,7 +106,7 @@ def _nearest(matrix: Matrix, rows: list[Row], wish: Wish) -> Row | None:
     """What works on the machine and differs least from the wish: rather another torch than another variant."""
     order = [one.minor for one in matrix.torch_releases]
 
-    def distance(row: Row) -> tuple[bool, int, int]:
+    def distance(row: Row) -> tuple[bool, float, int]:
         place = order.index(row.torch.minor) if row.torch and row.torch.minor in order else len(order)
         wanted = place if wish.torch is None else _place(order, wish.torch)
         return row.variant != wish.variant, abs(place - wanted), place
@@ -116,12 +116,13 @@ def _nearest(matrix: Matrix, rows: list[Row], wish: Wish) -> Row | None:
     return min(works, key=distance, default=None)
 
 
-def _place(order: list[str], torch: str) -> int:
-    """Where a release, known or not, stands among the known ones, newest first."""
+def _place(order: list[str], torch: str) -> float:
+    """Where a release stands among the known ones, newest first; an unknown one between two of them."""
     if not re.match(r"\d", torch):
         return 0
     wanted = numbers(torch)[:2]
-    return sum(numbers(minor) > wanted for minor in order)
+    newer = sum(numbers(minor) > wanted for minor in order)
+    return newer if any(numbers(minor) == wanted for minor in order) else newer - 0.5
 
 
 def _refusal(against: list[str], nearest: str | None, wish: Wish, rows: list[Row]) -> str:
