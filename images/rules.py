@@ -265,8 +265,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="bundled-torch",
         sentence="Images of NGC keep the torch, the NCCL and the fabric parts that they bring.",
-        reason="of two on one path it is chance which one loads, and NGC's are tested together; the EFA installer takes such an "
-        "image for a case of its own and puts another plugin package and an NCCL beside",
+        reason="of two on one path it is chance which one loads, and NGC's are tested together; the EFA installer "
+        "takes such an image for a case of its own and puts another plugin package and an NCCL beside",
         source="https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes/, pip constraint file; "
         "EFA installer 1.48 and newer",
         check=_bundled,

@@ -64,6 +64,27 @@ def test_the_writer_writes_these_files() -> None:
     assert {lock.name for lock in locks(matrix(), groups())} == set(FILES)
 
 
+def test_locks_serve_the_oldest_python_of_the_rows_that_share_them() -> None:
+    written = {lock.name: lock for lock in locks(matrix(), groups())}
+    assert written["torch-2.15.0.txt"].python == "3.11", "Debian for most, Ubuntu for EFA"
+    assert written["ngc-26.08.txt"].python == "3.12"
+
+
+def test_locks_are_held_to_the_tested_versions_unless_they_have_another_torch() -> None:
+    assert {lock.name for lock in locks(matrix(), groups()) if lock.as_tested} == {
+        "controller.txt",
+        "ngc-26.03.txt",
+        "ngc-26.08.txt",
+        "torch-2.15.0.txt",
+    }
+
+
+def test_the_lock_of_ngc_is_resolved_without_torch_and_written_without_numpy() -> None:
+    ngc = next(lock for lock in locks(matrix(), groups()) if lock.name == "ngc-26.08.txt")
+    assert not any(one.startswith("torch") for one in ngc.requirements)
+    assert ngc.leave_out == ("numpy",)
+
+
 @LOCKED
 def test_every_requirement_has_a_version_and_hashes(name: str) -> None:
     found = requirements(LOCKS / name)
