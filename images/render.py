@@ -68,7 +68,7 @@ def render(row: Row, options: Options | None = None, *, matrix: Matrix | None = 
     mistakes += found
     copied: dict[str, bytes] = {}
     left_out: list[str] = []
-    if options.source is not None:
+    if options.source is not None and row.kind == "training":
         copied, left_out, found = code.collect(options.source)
         mistakes += found
     if mistakes:

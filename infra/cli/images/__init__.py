@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.cli.images import lint, listing, load, matrix, remove
+from infra.cli.images import diff, lint, listing, load, matrix, remove, render
 
 app = typer.Typer(
     name="images",
@@ -13,7 +13,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 matrix.register(app)
+render.register(app)
 load.register(app)
 listing.register(app)
 remove.register(app)
 lint.register(app)
+diff.register(app)
