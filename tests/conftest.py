@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A verdict must not depend on how long the computer took for an example, which may stand still for seconds.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A shell starts what runs in the background (`make test &`, many CI systems) with SIGINT ignored, and so would be all
 # programs that tests start and interrupt. A handler of ours is not inherited: they begin with the default again.

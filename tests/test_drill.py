@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,8 +61,9 @@ def strike(lines: list[Progress], hit: float, before: list[Progress] | None = No
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that is at its end says nothing more, however long one waits."""
-    monkeypatch.setattr(drill, "TRAINING_GOES_ON", timedelta(seconds=0.05))
+    """A script that is at its end says nothing more, however long one waits: each look at the clock takes a minute."""
+    minutes = itertools.count()
+    monkeypatch.setattr(drill, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(minutes), time=time.time))
 
 
 def test_a_fault_costs_the_time_to_the_next_step_of_the_new_world_and_the_steps_done_again() -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -75,8 +76,19 @@ while :; do sleep 0.05; done"""
     assert (tmp_path / "end").read_text() == "unlocked\n"
 
 
-def test_a_run_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
-    script = "trap 'echo interrupted >&2; exit 1' INT; while :; do sleep 0.05; done"
+def test_a_run_that_takes_too_long_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = tmp_path / "ready"
+
+    class Late(threading.Timer):
+        """Its time begins when the script can be interrupted, however long that takes to start."""
+
+        def run(self) -> None:
+            while not ready.exists():
+                time.sleep(0.01)
+            super().run()
+
+    script = f"trap 'echo interrupted >&2; exit 1' INT; touch '{ready}'; while :; do sleep 0.05; done"
+    monkeypatch.setattr("infra.engine.threading.Timer", Late)
     with pytest.raises(EngineRunError, match="interrupted"):
         engine(tmp_path, script).run("destroy", within=timedelta(seconds=0.3))
 
@@ -151,11 +163,12 @@ def test_the_lock_of_a_run_that_may_be_alive_stays(tmp_path: Path, pid: int, hos
 
 
 def test_a_run_that_cannot_succeed_is_interrupted_by_who_sees_it(tmp_path: Path) -> None:
-    script = "trap 'echo interrupted >&2; exit 1' INT; while :; do sleep 0.05; done"
+    script = f"""trap 'echo interrupted >&2; exit 1' INT
+echo '{{"resourcePreEvent": {json.dumps(step("create")["resourcePreEvent"])}}}'
+while :; do sleep 0.05; done"""
     stop = threading.Event()
-    threading.Timer(0.3, stop.set).start()
     with pytest.raises(EngineRunError, match="interrupted"):
-        engine(tmp_path, script).run("up", stop=stop)
+        engine(tmp_path, script).run("up", lambda _: stop.set(), stop=stop)
 
 
 def test_hidden_variables_do_not_reach_the_engine_and_ours_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ def test_waiting_outlives_a_restart_of_the_api_server_and_says_so_once(jobs: Job
         (200, job("digits", "Running", "Succeeded")),
     ]
     told: list[str] = []
-    assert jobs.wait("digits", timedelta(seconds=10), told.append).type == "Succeeded"
+    assert jobs.wait("digits", timedelta(seconds=120), told.append).type == "Succeeded"
     assert told == ["Running: Running it is", f"the API server at {server.url} does not answer; waiting for it"]
 
 
@@ -317,7 +317,7 @@ def test_a_deleted_job_is_gone_with_its_workers(jobs: Jobs, server: ApiServer) -
     server.answers[f"GET {PODS}"] = [listed(pod("a", "x")), (503, "starting"), listed(pod("a", "x")), listed()]
     jobs.delete("digits")
     jobs.delete("other")
-    jobs.wait_gone("digits", timedelta(seconds=10))
+    jobs.wait_gone("digits", timedelta(seconds=120))
     selectors = {query["labelSelector"][0] for name, query, _ in server.requests if name == f"GET {PODS}"}
     assert selectors == {"elastic.pytorch.org/job-name=digits"}
 
@@ -416,7 +416,7 @@ def lines(*events: tuple[str, float]) -> str:
     return "".join(json.dumps({"trainyard": event, "time": at, "step": 1}) + "\n" for event, at in events)
 
 
-def read(follower: Follower, count: int, timeout: float = 8.0) -> list[tuple[str, str, float]]:
+def read(follower: Follower, count: int, timeout: float = 120.0) -> list[tuple[str, str, float]]:
     """The first so many events, and whatever comes within a second after them."""
     got: list[Progress] = []
     end = time.monotonic() + timeout

@@ -24,6 +24,14 @@ from infra.local.state import State
 from infra.rehearsal import tools
 from infra.rehearsal.environment import MemoryLostError, Rehearsal, UnfinishedError
 from infra.settings import Settings
+from infra.settings.image_lock import ImageLock
+
+REFERENCE = f"123456789012.dkr.ecr.us-east-2.amazonaws.com/trainyard-dev/controller:1@sha256:{'1' * 64}"
+
+
+def built(monkeypatch: pytest.MonkeyPatch, **images: str) -> None:
+    """What was built and pushed for any stack, by row."""
+    monkeypatch.setattr("infra.settings.image_lock.read", lambda *_: ImageLock(images=images))
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +95,11 @@ def test_a_stack_whose_record_is_in_the_users_own_backend_is_previewed(
     counts = json.dumps({"summaryEvent": {"resourceChanges": {"create": 3}}})
     pulumi_of_a_user_with_a_backend(short_tmp, monkeypatch, f"echo '{counts}'")
     code, out, err = run(capsys, monkeypatch, "preview", "-s", "dev", "--json")
+    assert code == 2
+    assert "trainyard:images.controller: is missing, and images.dev.toml has none: it was not built yet" in err
+    assert "fix: trainyard images build -s dev --push, or pulumi config set" in err
+    built(monkeypatch, controller=REFERENCE)
+    code, out, err = run(capsys, monkeypatch, "preview", "-s", "dev", "--json")
     assert code == 0, err
     assert json.loads(out)["changes"] == {"create": 3}
     made = short_tmp / "state" / "pulumi"
@@ -115,16 +128,30 @@ def test_a_profile_that_is_not_there_is_no_traceback(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["up", "preview", "down", "env"])
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        (["up"], "add --rehearse"),
+        (["preview"], "add --rehearse"),
+        (["down"], "add --rehearse"),
+        (["env"], "add --rehearse"),
+        (["submit", "a job.yaml"], "submit to the rehearsal: kubectl apply -f 'a job.yaml'"),
+        (["jobs"], "look into the rehearsal: kubectl get elasticjobs -n training"),
+    ],
+)
 def test_in_a_shell_of_a_rehearsal_nothing_is_done_for_real(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+    command: list[str],
+    instead: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    short_tmp: Path,
 ) -> None:
     monkeypatch.setenv("TRAINYARD_REHEARSAL", str(short_tmp / "rehearsal"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    code, out, err = run(capsys, monkeypatch, command, "-s", "dev")
+    code, out, err = run(capsys, monkeypatch, *command, "-s", "dev")
     assert (code, out) == (2, "")
-    assert "Open a new shell for the real stack, or add --rehearse" in err
+    assert f"Open a new shell for the real stack, or {instead}" in err
     assert not (short_tmp / "state").exists()
 
 
@@ -201,21 +228,21 @@ def test_who_waits_for_a_removal_gets_the_lock_in_a_folder_made_anew(waiting: in
         with mine.changing(Steps(), wait=True):
             mine.state.write(mine.state.path("logs", "moto.log"), "x")
             removes.set()
-            begun.wait(10)
+            begun.wait(60)
             time.sleep(0.3)  # the others poll for the lock meanwhile
             Rehearsal(mine.state).down()
 
     def wait() -> None:
-        removes.wait(10)
+        removes.wait(60)
         mine = workspace()
-        begun.wait(10)
+        begun.wait(60)
         with mine.changing(Steps(), wait=True):
             assert stat.S_IMODE(mine.state_directory.stat().st_mode) == 0o700
             seen.extend(path.name for path in mine.state_directory.iterdir())
 
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(remove), *(pool.submit(wait) for _ in range(waiting))]:
-            done.result(30)
+            done.result(120)
     assert set(seen) == {"lock", "lock.holder"}
     assert len(seen) == 2 * waiting
 
@@ -325,20 +352,41 @@ class TestTemplate:
         assert (limits["nvidia.com/gpu"], limits["vpc.amazonaws.com/efa"]) == ("8", "32")
         assert spec["nodeSelector"] == {"trainyard.dev/pool": "gpu-block"}
 
-    def test_without_a_pool_it_lists_them(
+    def test_its_image_is_the_one_that_was_built_for_gpu_and_fabric_of_the_pool(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        efa, plain = REFERENCE.replace("1" * 64, "2" * 64), REFERENCE.replace("1" * 64, "3" * 64)
+        built(monkeypatch, **{"torch2.15-cuda13.2-efa": efa, "torch2.15-cuda13.2": plain})
+        for stack, image in (("prod", efa), ("dev", plain)):
+            code, out, _ = run(capsys, monkeypatch, "template", "gpu-spot", "-s", stack)
+            assert code == 0
+            spec = yaml.safe_load(out)["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
+            assert spec["containers"][0]["image"] == image
+        _, out, _ = run(capsys, monkeypatch, "template", "gpu-spot", "-s", "dev", "--image", "mine:1")
+        assert "image: mine:1" in out, "who names one gets that"
+
+    def test_without_a_pool_it_lists_them_with_their_images(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         code, out, _ = run(capsys, monkeypatch, "template", "-s", "prod", "--json")
         assert code == 0
-        assert {"gpu-block", "gpu-spot"} <= {pool["pool"] for pool in json.loads(out)["pools"]}
+        pools = {pool["pool"]: pool for pool in json.loads(out)["pools"]}
+        assert {"gpu-block", "gpu-spot"} <= set(pools)
+        assert pools["gpu-block"]["image_row"] == "torch2.15-cuda13.2-efa"
+        assert pools["gpu-block"]["image"] is None
+        _, out, _ = run(capsys, monkeypatch, "template", "-s", "prod")
+        assert "Not built yet: torch2.15-cuda13.2-efa. Build: trainyard images build -s prod --push" in out
+        built(monkeypatch, **{"torch2.15-cuda13.2-efa": REFERENCE})
+        _, out, _ = run(capsys, monkeypatch, "template", "-s", "prod")
+        assert "Not built yet" not in out
 
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             (["gpu-spt", "-s", "dev"], "did you mean 'gpu-spot'?"),
-            (["gpu-spot", "-s", "dev"], "which image? Add --image"),
-            (["gpu-spot", "-s", "dev", "--image", ""], "which image? Add --image"),
-            (["gpu-spot", "-s", "dev", "--image", "i:1\nx"], "which image? Add --image"),
+            (["gpu-spot", "-s", "dev"], "Build it: trainyard images build -s dev --push. Or name one: --image"),
+            (["gpu-spot", "-s", "dev", "--image", ""], "--image is '': must be one reference"),
+            (["gpu-spot", "-s", "dev", "--image", "i:1\nx"], "must be one reference"),
             (["gpu-spot", "-s", "dev", "--image", "i:1", "--workers", "few"], "for example 2:8"),
             (["gpu-spot", "-s", "dev", "--image", "i:1", "--workers", "²"], "for example 2:8"),
             (["gpu-spot", "-s", "dev", "--image", "i:1", "--name", ""], "must begin with a letter"),

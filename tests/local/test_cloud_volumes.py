@@ -77,7 +77,7 @@ def released(folder: Path, **changes: Any) -> PersistentVolume:
 
 
 def gone(path: Path) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     return not path.exists()

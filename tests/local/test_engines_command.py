@@ -32,7 +32,7 @@ def trainyard(tmp_path: Path, *arguments: str, path: str = "/usr/bin:/bin") -> s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         cwd=tmp_path,
     )
 

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -218,9 +217,7 @@ def test_locating_every_engine_starts_no_process(monkeypatch: pytest.MonkeyPatch
             cached(name)
     monkeypatch.setattr(subprocess, "run", None)
     monkeypatch.setattr(subprocess, "Popen", None)
-    begin = time.monotonic()
     assert all(engines.locate(name) for name in engines.EVERY_ENGINE if name != "process-runtime")
-    assert time.monotonic() - begin < 2  # 4 ms where it was written; this only catches a change in kind
 
 
 def test_doctor_says_where_from_and_what_to_install(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -154,33 +153,38 @@ def test_paths_too_long_for_sockets_are_said_before_anything_is_made(short_tmp: 
     assert not long.exists()
 
 
-def hold(directory: Path, seconds: float, held: Event) -> None:
+def hold(directory: Path, held: Event, let_go: Event) -> None:
     with State(directory).lock():
         held.set()
-        time.sleep(seconds)
+        let_go.wait(120)
 
 
-def start_holder(directory: Path, seconds: float) -> BaseProcess:
+def start_holder(directory: Path) -> tuple[BaseProcess, Event]:
+    """A process that holds the lock until it is told to let go."""
     context = multiprocessing.get_context("fork")
-    held = context.Event()
-    process = context.Process(target=hold, args=(directory, seconds, held))
+    held, let_go = context.Event(), context.Event()
+    process = context.Process(target=hold, args=(directory, held, let_go))
     process.start()
-    assert held.wait(10)
-    return process
+    assert held.wait(60)
+    return process, let_go
 
 
 def test_a_second_change_waits_and_says_for_whom(state: State) -> None:
-    other = start_holder(state.directory, 0.5)
+    other, let_go = start_holder(state.directory)
     notes: list[str] = []
-    with state.lock(note=notes.append):
-        other.join(5)  # it has let go before it ends
-    other.join()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        let_go.set()
+
+    with state.lock(note=note):
+        other.join()  # it has let go before it ends
     assert len(notes) == 1
     assert f"process {other.pid}" in notes[0]
 
 
 def test_without_waiting_a_second_change_is_refused(state: State) -> None:
-    other = start_holder(state.directory, 30)
+    other, _ = start_holder(state.directory)
     try:
         with pytest.raises(LocalClusterError, match=f"process {other.pid}"), state.lock(wait=False):
             pass
@@ -190,7 +194,7 @@ def test_without_waiting_a_second_change_is_refused(state: State) -> None:
 
 
 def test_a_killed_holder_holds_nothing(state: State) -> None:
-    other = start_holder(state.directory, 30)
+    other, _ = start_holder(state.directory)
     other.kill()
     other.join()
     with state.lock(wait=False):

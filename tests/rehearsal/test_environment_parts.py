@@ -243,7 +243,7 @@ MAP_URN = "urn:pulumi:dev::trainyard::kubernetes:core/v1:ConfigMap::helm.sh/v3:R
 class TestPassThrough:
     def ask(self, channel: grpc.Channel, method: str, request: Any) -> Any:
         call = channel.unary_unary(f"/pulumirpc.ResourceProvider/{method}")
-        return call(request if isinstance(request, bytes) else request.SerializeToString(), timeout=10)
+        return call(request if isinstance(request, bytes) else request.SerializeToString(), timeout=120)
 
     def test_what_is_no_release_goes_to_the_real_provider_as_it_is(self, pass_through: grpc.Channel) -> None:
         raw = b"\xff bytes that are no message of ours"
