@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from images.lint.rule import Problem, Subject, rule
+from images.matrix import MACHINES
 
 _BASE = f"FROM debian:bookworm-slim@sha256:{'0' * 64}"
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*==\s*(?P<version>[^\s;\\]+)")
@@ -142,13 +143,23 @@ def row_sm(subject: Subject) -> Iterator[Problem]:
     row = subject.row
     if row is None:
         return
-    wanted = {code.rsplit("_", 1)[-1] for codes in row.sm.values() for code in codes if code.startswith("sm_")}
     for one in subject.document.all("RUN", "ENV", "ARG"):
-        if "NVCC_GENCODE" in one.text:
-            given = set(re.findall(r"\bsm_(\d+[af]?)", one.text))
-        elif found := re.search(r"TORCH_CUDA_ARCH_LIST[=\s\"']+([\d.;\s+PTXaf]+)", one.text):
-            given = {each.replace(".", "") for each in re.findall(r"\d+\.\d[af]?", found[1])}
-        else:
+        text = one.text
+        if "NVCC_GENCODE" not in text and "TORCH_CUDA_ARCH_LIST" not in text:
             continue
-        if given and (missing := sorted(wanted - given, key=lambda code: int(re.sub(r"\D", "", code)))):
-            yield Problem(one, f"no code for sm_{', sm_'.join(missing)}")
+        for architecture, codes in row.sm.items():
+            wanted = {code.removeprefix("sm_") for code in codes if code.startswith("sm_")}
+            given = _given(text, MACHINES[architecture])
+            if given and (missing := sorted(wanted - given, key=lambda code: int(re.sub(r"\D", "", code)))):
+                yield Problem(one, f"no code for sm_{', sm_'.join(missing)} on {architecture}")
+
+
+def _given(text: str, machine: str) -> set[str]:
+    """GPU code that a step names, `sm_90` or `9.0`: for this machine, where it asks for the machine."""
+    if of_machine := re.search(rf"\b{machine}\)\s*\w+=[\"']([^\"']*)", text):
+        text = of_machine[1]
+        return {code.replace(".", "") for code in re.findall(r"\b\d{1,2}\.?\d[af]?\b", text)}
+    if "NVCC_GENCODE" in text:
+        return set(re.findall(r"\bsm_(\d+[af]?)", text))
+    found = re.search(r"TORCH_CUDA_ARCH_LIST[=\s\"']+([\d.;\s+PTXaf]+)", text)
+    return {code.replace(".", "") for code in re.findall(r"\d+\.\d[af]?", found[1])} if found else set()

@@ -12,7 +12,8 @@ from images.lint.document import Document, Instruction
 _OPERATORS = re.compile(r"^[;&|()]+$")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _WITH_OPTIONS = {"sudo", "env", "nice"}
-_BEFORE = {*"if then else elif do while until ! { } exec time command".split(), *_WITH_OPTIONS}
+_KEYWORDS = {"if", "then", "else", "elif", "do", "while", "until", "!", "{", "}"}
+_BEFORE = _KEYWORDS | {"exec", "time", "command"} | _WITH_OPTIONS
 
 
 @dataclass(frozen=True)
