@@ -33,7 +33,7 @@ CLOUD = "cloud"
 # etcd alone preallocates 64 MB for each of its logs, and a cluster has two etcds (its own, and that of the jobs).
 ROOM_TO_BEGIN = 512 << 20
 ROOM_TO_GO_ON = 32 << 20
-CLOUD_TIMEOUT = 60.0  # seconds; about 1 on two cores
+CLOUD_TIMEOUT = 120.0  # seconds; about 1 on two cores
 ENGINES = (*COMPONENTS, "kubelet", "process-runtime")  # the programs that are needed
 _CHECKOUT = Path(__file__).resolve().parents[2]
 

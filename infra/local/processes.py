@@ -26,6 +26,7 @@ FINGERPRINT = "TRAINYARD_FINGERPRINT"  # changes when the process would be start
 LOG_LIMIT = 16 << 20  # bytes; an older log is kept as <name>.log.1 when the process starts again
 _LOG_TAIL_LINES = 15
 _POLL = 0.03  # seconds between two looks at a process that starts or ends
+_KILLED_ENDS = 60.0  # seconds; the kernel lets a process finish its writes to a slow disk first
 
 # Children that this very interpreter started; asked now and then so that ended ones don't stay as zombies.
 _children: list[subprocess.Popen[bytes]] = []
@@ -170,7 +171,7 @@ class Processes:
             with contextlib.suppress(psutil.Error, OSError):
                 if one.process.is_running():  # compares start times, so the id is still this process's
                     os.killpg(one.pid, signal.SIGKILL)
-        _await_end([one.process for one in wanted], 10.0)
+        _await_end([one.process for one in wanted], _KILLED_ENDS)
         for name in names:
             self._end_leftovers(name)
         return [one.name for one in wanted]
@@ -182,7 +183,7 @@ class Processes:
             return False
         with contextlib.suppress(psutil.Error):
             current.process.kill()
-        _await_end([current.process], 10.0)
+        _await_end([current.process], _KILLED_ENDS)
         return True
 
     def _end_leftovers(self, name: str) -> None:
@@ -191,7 +192,7 @@ class Processes:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        _await_end(left, 10.0)
+        _await_end(left, _KILLED_ENDS)
 
     def _marked(self) -> list[tuple[str, psutil.Process, dict[str, str]]]:
         found = []

@@ -30,7 +30,7 @@ def remove(
 
     store, said = ImageStore(), console.stderr()
     image = store.find(name)
-    if not force and (pods := users(image)):
+    if not force and (pods := users(store, image)):
         raise TrainyardError(
             f"{image.name} is in use by {', '.join(pods)}. Delete the pods first, or take their files from under them:"
             f" trainyard images remove {image.name} --force"

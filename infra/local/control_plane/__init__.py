@@ -26,8 +26,8 @@ AUTHORITY, ETCD_AUTHORITY = "ca", "etcd-ca"
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"  # the API server's own, first of the range
-ANSWER_SECONDS = 5.0  # for the answer of a component on a busy computer
-READY_TIMEOUT = 90.0  # seconds; a cold start takes about 5 on two cores, this is for a machine that swaps
+ANSWER_SECONDS = 15.0  # for the answer of a component on a busy computer, whose disk may stand still for some seconds
+READY_TIMEOUT = 240.0  # seconds; a cold start takes about 5 on two cores, this is for a machine that swaps
 
 # A node that stopped answering is NotReady after GRACE, its pods are evicted TOLERATION later. A cloud's defaults are
 # 40 s and 300 s; here a fault drill shall not take minutes. Kubelets renew their lease every quarter of LEASE.

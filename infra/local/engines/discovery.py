@@ -19,7 +19,7 @@ from infra.local.engines.catalogue import CATALOGUE, LANGUAGE_HOST, EngineSpec, 
 
 STAND_INS = ".rehearsal"
 """File in a Pulumi home whose plugins are a rehearsal's stand-ins, never to be taken for the real ones."""
-PROBE_TIMEOUT_SECONDS = 20  # a cold disk may take a while to load 90 MB
+PROBE_TIMEOUT_SECONDS = 60  # a cold disk may take a while to load 90 MB
 
 Origin = Literal["PATH", "plugin", "cache"]
 

@@ -11,6 +11,8 @@ from infra.local.state import State
 
 CHECKOUT = "checkout"
 """The table's key for the checkout's own images as they are without loaded ones; the process runtime ignores it."""
+STORE = "store"
+"""The table's key for the folder of the store that its loaded images are in."""
 
 
 def write_table(state: State, store: ImageStore, checkout: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -25,7 +27,9 @@ def write_table(state: State, store: ImageStore, checkout: Mapping[str, Mapping[
     if checkout is None:
         known = state.read_json(path)
         checkout = known.get(CHECKOUT, {}) if isinstance(known, dict) else {}
-    state.write_json(path, {"images": {**checkout, **entries(store.images())}, CHECKOUT: checkout})
+    state.write_json(
+        path, {"images": {**checkout, **entries(store.images())}, CHECKOUT: checkout, STORE: str(store.folder)}
+    )
 
 
 def entries(images: Iterable[StoredImage]) -> dict[str, dict[str, Any]]:

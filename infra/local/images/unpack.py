@@ -110,7 +110,11 @@ class Unpacker:
             self.left_out["device files" if member.isdev() and not member.isfifo() else "pipes and sockets"] += 1
             self._replace(path)
             return
-        self._made.add(path)
+        while (
+            path not in self._made and path != self._root
+        ):  # a folder that something was put into is this layer's, too
+            self._made.add(path)
+            path = path.parent
 
     def _parent(self, parts: tuple[str, ...], name: str) -> Path:
         """The folder of the last part, made where it is missing."""
@@ -129,7 +133,6 @@ class Unpacker:
             except FileNotFoundError:
                 following.mkdir()
                 following.chmod(0o755)
-                self._made.add(following)
                 mode = stat.S_IFDIR
             if stat.S_ISLNK(mode):
                 links += 1

@@ -37,7 +37,8 @@ __all__ = ["Machine", "NodeSpec", "NodeStatus", "Nodes", "Reclaimed"]
 PROCESS_PREFIX = "node-"
 RETIRED = "retired.json"
 KUBELET_LOG = "kubelet.log"  # in the node's folder, kept by the process runtime
-READY_TIMEOUT = 120.0  # seconds; about 5 on two cores
+READY_TIMEOUT = 240.0  # seconds; about 5 on two cores
+ANSWER_SECONDS = 60.0  # for the API server's, whose etcd may wait for a slow disk
 STOP_GRACE = 8.0  # seconds for the containers of a node that is taken away
 RETIRE_SECONDS = 10.0  # for the pods of a node that nobody wants any more to move elsewhere
 # Start times of processes and heartbeats are whole seconds, of two clocks.
@@ -254,7 +255,8 @@ class Nodes:
     def _free_pods(self, name: str) -> None:
         config = KubeConfig.from_file(self._control_plane.kubeconfig).get()
         if config is not None:
-            with client_adapter.Client(config, client_adapter.ConnectionParams(trust_env=False)) as http:
+            limit = httpx2.Timeout(ANSWER_SECONDS)
+            with client_adapter.Client(config, client_adapter.ConnectionParams(limit, trust_env=False)) as http:
                 free_pods(self._client(), http, name)
 
     def _known(self, name: str) -> Machine:

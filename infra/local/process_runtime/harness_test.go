@@ -149,7 +149,7 @@ func (n *testNode) waitUntilServing() {
 }
 
 func (n *testNode) context() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	n.t.Cleanup(cancel)
 	return ctx
 }
@@ -171,16 +171,19 @@ func (n *testNode) wait() error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		_ = process.Process.Kill()
 		return fmt.Errorf("the node did not end: %w", <-done)
 	}
 }
 
-// eventually waits for something that takes its time, a few seconds at most.
+// patience is how long a busy computer may take for anything; a wait ends as soon as what it waits for is there.
+const patience = 120 * time.Second
+
+// eventually waits for something that takes its time.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(15 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		if holds() {
 			return
 		}
