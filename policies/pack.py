@@ -1,0 +1,171 @@
+"""Makes a CrossGuard pack of the rules: the only module besides `policies.testing` that knows pulumi-policy."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from pulumi_policy import (
+    EnforcementLevel,
+    Policy,
+    PolicyComplianceFramework,
+    PolicyConfigSchema,
+    PolicyPack,
+    PolicyResource,
+    ReportViolation,
+    ResourceRemediation,
+    ResourceValidationArgs,
+    ResourceValidationPolicy,
+    Severity,
+    StackValidationArgs,
+    StackValidationPolicy,
+)
+from pulumi_policy.deserialize import serialize_properties
+from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, UnknownValueError
+
+from policies.rule import Resource, Rule, Stack, Verdict, judge
+from policies.rules import all_rules
+from policies.values import UNKNOWN, Value
+
+NAME = "trainyard"
+DOCS_VARIABLE = "TRAINYARD_DOCS_URL"
+"""Where the documentation is published; the rules' links are relative to it, and relative where it is not set."""
+_Arguments = ResourceValidationArgs | PolicyResource
+
+
+class UndecidedError(UnknownValueError):
+    """A rule needs values that are known only after `up`: the SDK reports it as advisory, whatever the rule's level."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        super().__init__(UNKNOWN_STRING_VALUE, list(paths[:1]))
+        verb = "is" if len(paths) == 1 else "are"
+        self.message = f"cannot be judged before up: {', '.join(paths)} {verb} unknown"
+
+
+def serve() -> None:
+    """Answer the engine until it ends this process."""
+    PolicyPack(NAME, policies(), EnforcementLevel.MANDATORY)
+
+
+def policies(rules: Iterable[Rule] | None = None) -> list[Policy]:
+    """The policies; they share what they saw of single resources, so that those of stacks know it as well."""
+    seen: dict[str, Resource] = {}
+    remember = ResourceValidationPolicy(
+        "resources-seen",
+        "Keeps what the program asks for, which rules of whole stacks look at. It never complains.",
+        lambda args, _: seen.update({args.urn: _resource(args)}) if args.urn else None,
+        EnforcementLevel.ADVISORY,
+    )
+    return [remember, *(policy(rule, seen) for rule in (all_rules().values() if rules is None else rules))]
+
+
+def policy(rule: Rule, seen: Mapping[str, Resource] | None = None) -> Policy:
+    """One rule as a policy.
+
+    Args:
+        rule: it.
+        seen: resources as the program asks for them, by URN. At the end of a first preview the engine has nothing of
+            objects in a cluster that is not there yet.
+    """
+    common: dict[str, Any] = {
+        "name": rule.name,
+        "description": rule.title,
+        "enforcement_level": EnforcementLevel(rule.level),
+        "display_name": rule.title,
+        "severity": Severity(rule.severity),
+        "framework": PolicyComplianceFramework(name="Checkov", reference=", ".join(rule.frameworks))
+        if rule.frameworks
+        else None,
+        "tags": [rule.topic, *rule.frameworks],
+        "remediation_steps": rule.steps,
+        "url": documentation(rule),
+        "config_schema": PolicyConfigSchema({key: one.schema for key, one in rule.settings.items()})
+        if rule.settings
+        else None,
+    }
+    if rule.of_stack:
+        return StackValidationPolicy(validate=functools.partial(_validate_stack, rule, seen or {}), **common)
+    return ResourceValidationPolicy(
+        validate=functools.partial(_validate, rule),
+        remediate=cast("ResourceRemediation", functools.partial(_remediate, rule)) if rule.mend else None,
+        **common,
+    )
+
+
+def documentation(rule: Rule) -> str:
+    """Address of a rule's explanation."""
+    base = os.environ.get(DOCS_VARIABLE, "")
+    return f"{base.rstrip('/')}/{rule.documentation}" if base else rule.documentation
+
+
+def _validate(rule: Rule, args: ResourceValidationArgs, report: ReportViolation) -> None:
+    if not _is_of_types(args.resource_type, rule.types):
+        args.not_applicable()
+    _report(judge(rule, _resource(args), args.get_config()), report)
+
+
+def _validate_stack(
+    rule: Rule, seen: Mapping[str, Resource], args: StackValidationArgs, report: ReportViolation
+) -> None:
+    _report(judge(rule, _stack(args, seen), args.get_config()), report)
+
+
+def _remediate(rule: Rule, args: ResourceValidationArgs) -> Mapping[str, Any] | None:
+    if rule.mend is None or not _is_of_types(args.resource_type, rule.types):
+        return None
+    # Secrets stay secret and unknown values unknown: what the rule does not touch goes back as it came.
+    raw = dict(serialize_properties(args.props))
+    return raw if rule.mend(raw) else None
+
+
+def _report(verdict: Verdict, report: ReportViolation) -> None:
+    for one in verdict.findings:
+        report(one.message, one.resource.urn or None if one.resource else None)
+    if verdict.unknown:
+        raise UndecidedError(verdict.unknown)
+
+
+def _is_of_types(type_name: str, types: Sequence[str]) -> bool:
+    return any(type_name.startswith(one) if one.endswith(":") else type_name == one for one in types)
+
+
+def _stack(args: StackValidationArgs, seen: Mapping[str, Resource]) -> Stack:
+    found = []
+    for one in args.resources:
+        depends = {key: tuple(each.urn for each in those) for key, those in one.property_dependencies.items() if those}
+        asked = seen.get(one.urn)
+        found.append(_resource(one, asked.props if asked else None, depends))
+    return Stack(tuple(found))
+
+
+def _resource(
+    args: _Arguments, props: Value | None = None, depends: Mapping[str, tuple[str, ...]] | None = None
+) -> Resource:
+    return Resource(
+        type=args.resource_type,
+        name=args.name,
+        props=props or Value(plain(args.props)),
+        urn=args.urn,
+        protect=bool(args.opts.protect) if args.opts else False,
+        ignore_changes=tuple(args.opts.ignore_changes) if args.opts else (),
+        provider=Value(plain(args.provider.props)) if args.provider else Value(None),
+        depends=depends or {},
+    )
+
+
+def plain(value: Any) -> Any:
+    """Properties as the SDK gives them, as plain data; what is unknown is `UNKNOWN` instead of an exception."""
+    if isinstance(value, Mapping):
+        return {key: _element(value, key) for key in value}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_element(value, index) for index in range(len(value))]
+    return value
+
+
+def _element(of: Any, key: Any) -> Any:
+    try:
+        return plain(of[key])
+    except UnknownValueError:
+        return UNKNOWN

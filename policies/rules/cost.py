@@ -1,0 +1,178 @@
+"""Cost: what a stack may grow to, who is told, whose it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from policies.catalogue import usd_per_hour
+from policies.groups import NODE_GROUP, Group, groups
+from policies.registry import Topic
+from policies.rule import Finding, Resource, Setting, Settings, Stack
+from policies.values import UnknownMemberError
+
+BUDGET = "aws:budgets/budget:Budget"
+TAGGABLE = (
+    "aws:ec2/vpc:Vpc", "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance", "aws:ebs/volume:Volume",
+    "aws:eks/cluster:Cluster", NODE_GROUP, "aws:fsx/lustreFileSystem:LustreFileSystem", "aws:efs/fileSystem:FileSystem",
+    "aws:s3/bucket:Bucket", "aws:ecr/repository:Repository", "aws:kms/key:Key", "aws:ec2/natGateway:NatGateway",
+)  # fmt: skip
+topic = Topic("Cost")
+_BUDGETS = "https://docs.aws.amazon.com/cost-management/latest/userguide/budgets-managing-costs.html"
+
+
+def _most(group: Group) -> float:
+    return group.props.at("scalingConfig", "maxSize").number() or 0
+
+
+@topic.rule(
+    "gpu-count-capped",
+    "A stack cannot grow to more GPUs than was agreed.",
+    severity="high",
+    each=lambda stack: [stack] if groups(stack) else [],
+    settings={"maximum": Setting(64, "Most GPUs of the stack, over all groups at their largest.")},
+    why="The autoscaler goes up to maxSize when somebody submits enough jobs. A zero too many there is found on the "
+    "bill.",
+    wrong="""
+gpus:
+  type: aws:eks/nodeGroup:NodeGroup
+  properties: {instanceTypes: [p5.48xlarge], scalingConfig: {minSize: 0, maxSize: 80}}
+""",
+    right="""
+gpus:
+  type: aws:eks/nodeGroup:NodeGroup
+  properties: {instanceTypes: [p5.48xlarge], scalingConfig: {minSize: 0, maxSize: 8}}
+""",
+    steps="Lower maxSize, or raise `maximum` in the settings of the policies, where the reviewer sees it.",
+)
+def gpu_count(stack: Stack, settings: Settings) -> Iterator[Finding]:
+    """By the type with the most GPUs of each group."""
+    counted = {one.name: _most(one) * max((each.gpus for each in one.machines()), default=0) for one in groups(stack)}
+    total = sum(counted.values())
+    if total > settings["maximum"]:
+        parts = ", ".join(f"{name} {count:.0f}" for name, count in counted.items() if count)
+        yield Finding(f"groups at their largest have {total:.0f} GPUs ({parts}); at most {settings['maximum']}")
+
+
+@topic.rule(
+    "cost-per-hour-capped",
+    "A stack cannot grow to cost more an hour than was agreed.",
+    severity="high",
+    each=lambda stack: [stack] if groups(stack) else [],
+    settings={
+        "maximumUsd": Setting(
+            1000, "Most USD an hour for machines, all groups at their largest, at prices on demand.", "number"
+        ),
+        "region": Setting("", "Region of the prices; empty: the AWS provider's.", "string"),
+    },
+    why="Forty p5 machines cost more in a night than a small car. The rule reckons with what could run, not with what "
+    "does.",
+    wrong="""
+gpus:
+  type: aws:eks/nodeGroup:NodeGroup
+  properties: {instanceTypes: [p5.48xlarge], scalingConfig: {minSize: 0, maxSize: 40}}
+  options: {provider: {region: us-east-1}}
+""",
+    right="""
+gpus:
+  type: aws:eks/nodeGroup:NodeGroup
+  properties: {instanceTypes: [p5.48xlarge], scalingConfig: {minSize: 0, maxSize: 8}}
+  options: {provider: {region: us-east-1}}
+""",
+    steps="Lower maxSize, or raise `maximumUsd` in the settings of the policies. `trainyard cost -s STACK` shows the "
+    "sum.",
+    references=(_BUDGETS,),
+)
+def cost_capped(stack: Stack, settings: Settings) -> Iterator[Finding]:
+    """Types without a price are named, and the rest is judged first."""
+    total, without = Decimal(0), dict[str, None]()
+    for group in groups(stack):
+        region = settings["region"] or group.resource.provider.at("region").text()
+        prices = [usd_per_hour(name, region, group.capacity()) for name in group.type_names()]
+        known = [one for one in prices if one is not None]
+        if len(known) < len(prices):
+            missing = [name for name, one in zip(group.type_names(), prices, strict=True) if one is None]
+            without.update(dict.fromkeys(f"the price of {name} in {region or 'an unknown region'}" for name in missing))
+        total += max(known, default=Decimal(0)) * Decimal(str(_most(group)))
+    if total > Decimal(str(settings["maximumUsd"])):
+        yield Finding(f"groups at their largest cost {total:.2f} USD an hour; at most {settings['maximumUsd']:g}")
+    if without:
+        raise UnknownMemberError(", ".join(without))
+
+
+@topic.rule(
+    "budget-exists",
+    "A stack with machines has a budget that tells somebody.",
+    severity="medium",
+    each=lambda stack: [stack] if groups(stack) else [],
+    presence=("subscriberEmailAddresses", "subscriberSnsTopicArns", "limitAmount"),
+    why="AWS tells nobody by itself. A budget that notifies at 80 % and at the forecast is the difference between a "
+    "surprise and a decision.",
+    wrong="""
+gpus: {type: "aws:eks/nodeGroup:NodeGroup", properties: {instanceTypes: [g6.xlarge]}}
+""",
+    right="""
+gpus: {type: "aws:eks/nodeGroup:NodeGroup", properties: {instanceTypes: [g6.xlarge]}}
+budget:
+  type: aws:budgets/budget:Budget
+  properties:
+    budgetType: COST
+    limitAmount: "500"
+    limitUnit: USD
+    timeUnit: MONTHLY
+    notifications: [{notificationType: ACTUAL, threshold: 80, thresholdType: PERCENTAGE,
+        subscriberEmailAddresses: [ml@example.com]}]
+""",
+    steps="Add a Budget with a notification (trainyard:aws.budget).",
+    references=(_BUDGETS,),
+)
+def budget_exists(stack: Stack, _: Settings) -> Iterator[Finding]:
+    """One that somebody hears of."""
+    budgets = stack.of(BUDGET)
+    if not budgets:
+        yield Finding("has node groups and no budget")
+    for one in budgets:
+        told = one.props.at("notifications").items()
+        if not any(
+            each.at(key).is_set for each in told for key in ("subscriberEmailAddresses", "subscriberSnsTopicArns")
+        ):
+            yield Finding("has no notification with subscribers", one)
+
+
+@topic.rule(
+    "required-tags",
+    "What costs money carries the tags by which costs are told apart.",
+    severity="low",
+    types=TAGGABLE,
+    settings={"keys": Setting(["environment"], "Tags that must be there: owner, project, ttl, …", "array")},
+    why="A bill without tags is one number. Tags cannot be put on the past.",
+    wrong="""
+vpc: {type: "aws:ec2/vpc:Vpc", properties: {cidrBlock: 10.0.0.0/16}}
+""",
+    right="""
+vpc: {type: "aws:ec2/vpc:Vpc", properties: {cidrBlock: 10.0.0.0/16, tags: {environment: prod}}}
+""",
+    steps="Set them once, as default tags of the AWS provider (trainyard:aws.tags); templates need them in "
+    "tagSpecifications as well.",
+    references=("https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/cost-alloc-tags.html",),
+)
+def required_tags(resource: Resource, settings: Settings) -> Iterator[str]:
+    """Own tags and the provider's default ones; machines take theirs from the template."""
+    there = (
+        set(resource.props.at("tags").members()) | set(resource.props.at("tagsAll").members()) | _default_tags(resource)
+    )
+    if missing := [one for one in settings["keys"] if one not in there]:
+        yield f"tags lacks {', '.join(missing)}"
+
+
+def _default_tags(resource: Resource) -> set[str]:
+    raw: Any = resource.provider.at("defaultTags").raw
+    if isinstance(raw, str):
+        try:
+            raw = json.loads(raw)
+        except ValueError:
+            return set()
+    tags = raw.get("tags") if isinstance(raw, dict) else None
+    return set(tags) if isinstance(tags, dict) else set()

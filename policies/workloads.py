@@ -1,0 +1,186 @@
+"""Finds the pods that Kubernetes objects will make, whatever kind of object that is.
+
+A template is recognised by its shape (`spec` with a list of `containers`), not by its place: so ElasticJob, PyTorchJob,
+TrainJob, JobSet, Ray and kinds to come are looked at as Deployments are. What a Helm chart makes is not visible.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from policies.rule import Resource
+from policies.values import Value
+
+KUBERNETES = ("kubernetes:",)
+GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+HUGEPAGES = "hugepages-2Mi"
+SPOT_TAINTS = (
+    "trainyard.dev/spot",
+    "cloud.google.com/gke-spot",
+    "kubernetes.azure.com/scalesetpriority",
+    "eks.amazonaws.com/capacityType",
+    "karpenter.sh/capacity-type",
+    "spot",
+)
+"""Keys of taints and labels by which clouds and people mark machines that may be reclaimed."""
+NODE_AGENTS = ("kube-system", "trainyard-node-agents", "gpu-operator", "nvidia-device-plugin", "amazon-cloudwatch")
+"""Namespaces of agents that need the machine itself: device plugins, metrics, network."""
+_DEFINITIONS = ("CustomResourceDefinition", "Release", "Chart")
+"""Kinds that hold no pods of their own, though what they hold may look so."""
+_ELASTIC = re.compile(r"kubernetes:(elastic\.pytorch\.org|kubeflow\.org|trainer\.kubeflow\.org)/")
+_DEEPEST = 12
+_SUFFIXES = {
+    "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container of a pod."""
+
+    value: Value
+    pod: Pod
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        name = self.value.at("name")
+        return "(no name)" if name.is_unknown else name.text() or "(no name)"
+
+    def asked(self, which: str, resource: str) -> Value:
+        """What it asks for: `which` is `limits` or `requests`."""
+        return self.value.at("resources", which, resource)
+
+    def gpus(self) -> float:
+        """How many GPUs it is given."""
+        return quantity(self.asked("limits", GPU)) or 0.0
+
+    def variables(self) -> list[tuple[str, Value]]:
+        """Its environment: name and entry."""
+        return [(one.at("name").text(), one) for one in self.value.at("env").items()]
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod template."""
+
+    owner: Resource
+    spec: Value
+    metadata: Value
+
+    @property
+    def where(self) -> str:
+        """Which of the owner's templates, for messages; empty where there is one place only."""
+        return self.spec.path
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its owner."""
+        return self.owner.props.at("metadata", "namespace").text() or "default"
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it belongs to a training job."""
+        return bool(_ELASTIC.match(self.owner.type))
+
+    def containers(self, *, init: bool = True) -> list[Container]:
+        """Its containers."""
+        lists = ("initContainers", "containers") if init else ("containers",)
+        return [Container(one, self) for key in lists for one in self.spec.at(key).items()]
+
+    def has_gpus(self) -> bool:
+        """Whether a container is given GPUs."""
+        return any(each.gpus() for each in self.containers())
+
+    def tolerations(self) -> list[Toleration]:
+        """What it tolerates."""
+        return [
+            Toleration(
+                one.at("key").text(), one.at("operator").text() or "Equal", one.at("value").text(),
+                one.at("effect").text(),
+            )
+            for one in self.spec.at("tolerations").items()
+        ]  # fmt: skip
+
+    def tolerates_spot(self) -> bool:
+        """Whether it may be put on machines that can be reclaimed."""
+        selected = self.spec.at("nodeSelector").members()
+        capacity = ("eks.amazonaws.com/capacityType", "trainyard.dev/capacity", "karpenter.sh/capacity-type")
+        if any(key in selected and selected[key].text().lower() != "spot" for key in capacity):
+            return False
+        return any(not one.key or one.key in SPOT_TAINTS for one in self.tolerations())
+
+    def volumes(self) -> dict[str, Value]:
+        """Its volumes by name."""
+        return {one.at("name").text(): one for one in self.spec.at("volumes").items()}
+
+
+@dataclass(frozen=True)
+class Toleration:
+    """One toleration; empty texts match everything."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def matches(self, key: str, value: str, effect: str) -> bool:
+        """Whether it answers a taint (effect in Kubernetes' spelling)."""
+        if self.effect and self.effect != effect:
+            return False
+        if not self.key:
+            return self.operator == "Exists"
+        return self.key == key and (self.operator == "Exists" or self.value == value)
+
+
+def pods(resource: Resource) -> list[Pod]:
+    """All pod templates of a Kubernetes object."""
+    if not resource.type.startswith("kubernetes:") or resource.kind in _DEFINITIONS:
+        return []
+    return list(_templates(resource, resource.props, 0))
+
+
+def containers(resource: Resource) -> Iterable[Container]:
+    """All containers of all pods of an object, init containers too."""
+    return [each for pod in pods(resource) for each in pod.containers()]
+
+
+def _templates(owner: Resource, value: Value, depth: int) -> Iterator[Pod]:
+    if depth > _DEEPEST or value.is_unknown or not isinstance(value.raw, Mapping):
+        return
+    for key, one in value.members().items():
+        if key == "status" and depth == 0:
+            continue
+        if key == "spec" and isinstance(one.raw, Mapping) and isinstance(one.raw.get("containers"), list | tuple):
+            yield Pod(owner, one, value.at("metadata"))
+        elif isinstance(one.raw, Mapping):
+            yield from _templates(owner, one, depth + 1)
+        elif isinstance(one.raw, list | tuple):
+            for each in one.items():
+                yield from _templates(owner, each, depth + 1)
+
+
+def quantity(value: Value) -> float | None:
+    """A Kubernetes quantity as a number (bytes, cores, devices); None where there is none."""
+    raw = value.raw
+    if isinstance(raw, str):
+        found = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", raw)
+        if found is None or found[2] not in _SUFFIXES:
+            return None
+        try:
+            return float(found[1]) * _SUFFIXES[found[2]]
+        except ValueError:
+            return None
+    return value.number()
+
+
+def image_parts(image: str) -> tuple[str, str, str]:
+    """Repository, tag and digest of an image reference; empty where it has none."""
+    rest, _, digest = image.partition("@")
+    last = rest.rsplit("/", 1)[-1]
+    tag = last.partition(":")[2]
+    return rest[: len(rest) - len(tag) - 1] if tag else rest, tag, digest
