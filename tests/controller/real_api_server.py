@@ -5,7 +5,9 @@ No controller-manager runs here: nothing collects garbage, ends namespaces or wr
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import ssl
@@ -31,6 +33,9 @@ T = TypeVar("T")
 ADMIN_TOKEN = "admin-token"
 CONTROLLER_TOKEN = "controller-token"
 CONTROLLER_USER = "system:serviceaccount:trainyard-system:elastic-controller"
+# Seconds. A wait ends as soon as what it waits for is there, so this costs nothing; a machine whose disk or processor
+# stands still for a while must not decide a test.
+PATIENCE = 120.0
 JOBS = "/apis/elastic.pytorch.org/v1alpha1"
 
 
@@ -43,13 +48,15 @@ def engine(name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port to listen on; below those of outgoing connections, one of which could take it before the server does."""
+    while True:
+        port = random.randrange(10000, 20000)  # noqa: S311 - no secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
-def eventually(what: str, look: Callable[[], T], *, within: float = 10.0, pause: float = 0.05) -> T:
+def eventually(what: str, look: Callable[[], T], *, within: float = PATIENCE, pause: float = 0.05) -> T:
     """Looks until there is something true to see, which is returned."""
     deadline = time.monotonic() + within
     while True:
@@ -61,7 +68,7 @@ def eventually(what: str, look: Callable[[], T], *, within: float = 10.0, pause:
         time.sleep(pause)
 
 
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, within: float = 10.0) -> int:
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, within: float = PATIENCE) -> int:
     """Ends a process that this test started."""
     if process.poll() is None:
         process.send_signal(number)
@@ -85,12 +92,12 @@ class Cluster:
 
     def connect(self) -> None:
         """Trusts the certificate that the API server has made for itself."""
-        eventually("certificate of the API server", self.ca.exists, within=30)
+        eventually("certificate of the API server", self.ca.exists)
         self.admin = httpx2.Client(
             base_url=self.server,
             verify=ssl.create_default_context(cafile=self.ca),
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
-            timeout=10,
+            timeout=PATIENCE,
         )
 
     def start(self, name: str) -> None:
@@ -110,7 +117,7 @@ class Cluster:
             except httpx2.HTTPError:
                 return False
 
-        eventually("API server ready", ready, within=60, pause=0.2)
+        eventually("API server ready", ready, pause=0.2)
 
     def kubeconfig(self, token: str) -> Path:
         """A kubeconfig for the holder of a token."""
@@ -223,7 +230,7 @@ class Cluster:
                 self.bind(namespace, name, node)
             self.phase(namespace, name, "Running")
 
-    def wait_running(self, namespace: str, number: int, node: str, within: float = 10.0) -> dict[str, Object]:
+    def wait_running(self, namespace: str, number: int, node: str) -> dict[str, Object]:
         """Plays kubelet until exactly so many pods run."""
 
         def look() -> dict[str, Object]:
@@ -231,9 +238,9 @@ class Cluster:
             running = {name: pod for name, pod in pods.items() if pod["status"]["phase"] == "Running"}
             return running if len(running) == len(pods) == number else {}
 
-        return eventually(f"{number} running pods in {namespace}", look, within=within)
+        return eventually(f"{number} running pods in {namespace}", look)
 
-    def wait_condition(self, namespace: str, name: str, kind: str, within: float = 10.0) -> Object:
+    def wait_condition(self, namespace: str, name: str, kind: str) -> Object:
         """Waits until a condition of the job is True, and returns the job."""
 
         def look() -> Object:
@@ -241,7 +248,7 @@ class Cluster:
             met = any(c["type"] == kind and c["status"] == "True" for c in job.get("status", {}).get("conditions", ()))
             return job if met else {}
 
-        return eventually(f"condition {kind} of {namespace}/{name}", look, within=within)
+        return eventually(f"condition {kind} of {namespace}/{name}", look)
 
 
 class ApiRefusalError(Exception):
@@ -312,7 +319,7 @@ class ControllerProcess:
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics by its name and labels."""
-        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics").text
+        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE).text
         pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 

@@ -250,7 +250,7 @@ def shown_by(store: Store, url: str) -> int:
     (endpoint,), _ = parse_endpoints(url)
     context = ssl.create_default_context(cadata=store.secrets["training", CLIENT_SECRET][AUTHORITY].decode())
     with (
-        socket.create_connection((endpoint.host, endpoint.port), timeout=5) as plain,
+        socket.create_connection((endpoint.host, endpoint.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=endpoint.host) as connection,
     ):
         shown = connection.getpeercert(binary_form=True)
@@ -265,7 +265,9 @@ def client_of(store: Store, url: str, *, tls: bool = True, password: str | None 
         tls=ssl.create_default_context(cadata=authority) if tls else None,
         user="rendezvous" if password is not None else None,
         password=password,
-        call_timeout=timedelta(seconds=2),
+        # Who does not speak TLS is never answered and gives up soon; the others are, on a slow computer later.
+        attempt_timeout=timedelta(seconds=30 if tls else 1),
+        call_timeout=timedelta(seconds=120 if tls else 2),
     )
 
 
@@ -346,7 +348,8 @@ class TestAuthenticate:
 
 
 @pytest.mark.engines
-def test_an_etcd_that_does_not_come_is_told_after_the_patience() -> None:
+def test_an_etcd_that_does_not_come_is_told_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.controller.certificates.ETCD_CALL", timedelta(seconds=1))
     store = Store()
     issue(store, NAMES)
     with pytest.raises(SetupError, match="etcd does not answer"):

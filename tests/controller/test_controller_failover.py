@@ -6,7 +6,7 @@ import signal
 
 import httpx2
 import pytest
-from real_api_server import JOBS, Cluster, elastic_job, end, eventually, start_controller
+from real_api_server import JOBS, PATIENCE, Cluster, elastic_job, end, eventually, start_controller
 
 from training.controller.rbac import LEASE_NAME
 
@@ -20,7 +20,7 @@ def test_a_controller_killed_in_the_middle_of_a_scale_up_is_continued(cluster: C
     first = start_controller(cluster, *options)
     second = None
     try:
-        eventually("the first leads", lambda: first.leading, within=20)
+        eventually("the first leads", lambda: first.leading)
         cluster.create(
             f"{JOBS}/namespaces/{namespace}/elasticjobs",
             elastic_job("digits", replicas=100, minReplicas=1, maxReplicas=100),
@@ -31,7 +31,7 @@ def test_a_controller_killed_in_the_middle_of_a_scale_up_is_continued(cluster: C
         cluster.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_NAME}")
         second = start_controller(cluster, *options)
         every = {f"digits-worker-{i}" for i in range(100)}
-        eventually("the second makes the rest", lambda: cluster.pods(namespace).keys() == every, within=30)
+        eventually("the second makes the rest", lambda: cluster.pods(namespace).keys() == every)
         leader = second
         eventually("and leads", lambda: leader.leading)
     finally:
@@ -48,10 +48,10 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
     first = start_controller(cluster, *options)
     second = None
     try:
-        eventually("the first leads", lambda: first.leading, within=20)
+        eventually("the first leads", lambda: first.leading)
         second = start_controller(cluster, *options)
         waiting = second
-        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text(), within=20)
+        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text())
         body = elastic_job("digits", minReplicas=1, maxReplicas=2, backoffLimit=1)
         cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", body)
         cluster.wait_running(namespace, 2, "failover-node")
@@ -59,7 +59,7 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
         cluster.wait_running(namespace, 2, "failover-node")
         count = "trainyard_worker_pods"
         eventually("the second has seen it", lambda: waiting.metrics()[count] == first.metrics()[count] == 2)
-        assert waiting.metrics()["trainyard_queue_length"] == 0
+        eventually("and has nothing to do", lambda: waiting.metrics()["trainyard_queue_length"] == 0)
         end(first.process, signal.SIGTERM)
         eventually("the second leads and plans", lambda: waiting.metrics()["trainyard_plans_total"] > 0)
         scale = f"{JOBS}/namespaces/{namespace}/elasticjobs/digits/scale"
@@ -78,15 +78,19 @@ def test_the_lease_passes_to_the_next_controller_at_once(cluster: Cluster) -> No
     first = start_controller(cluster, "--lease-namespace=failover-lease", "--namespace=failover-lease")
     second = None
     try:
-        eventually("the first leads", lambda: first.leading, within=20)
+        eventually("the first leads", lambda: first.leading)
         second = start_controller(cluster, "--lease-namespace=failover-lease", "--namespace=failover-lease")
         waiting = second
-        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text(), within=20)
+        eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text())
         assert not second.leading
-        assert httpx2.get(f"http://127.0.0.1:{second.port}/readyz").status_code == 200
+        assert httpx2.get(f"http://127.0.0.1:{second.port}/readyz", timeout=PATIENCE).status_code == 200
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/failover-lease/leases/{LEASE_NAME}"
+        holder = cluster.call("GET", lease)["spec"]["holderIdentity"]
         assert end(first.process, signal.SIGTERM) == 0
         assert "released the lease" in first.log.read_text()
-        eventually("the second leads, long before the lease would have run out", lambda: waiting.leading)
+        # Nobody need wait for it to run out: it is free, or the second's already.
+        assert cluster.call("GET", lease)["spec"].get("holderIdentity") != holder
+        eventually("the second leads", lambda: waiting.leading)
     finally:
         for process in (first, second):
             if process is not None:

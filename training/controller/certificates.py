@@ -73,6 +73,8 @@ AUTHORITY_RENEW_BEFORE = LIFETIME
 """So that no certificate outlives its authority. Jobs and members that run through this one day in nine years know the
 old authorities only, and have to be restarted (how: decision 5)."""
 ETCD_PATIENCE = timedelta(seconds=120)
+# Of users and roles each write is waited for: the members' disks may be slow, and nobody is kept waiting.
+ETCD_ATTEMPT, ETCD_CALL = timedelta(seconds=10), timedelta(seconds=30)
 """etcd and this program may start together."""
 _CLOCK_SKEW = timedelta(minutes=5)
 
@@ -265,9 +267,10 @@ def authenticate(store: Secrets, names: Names, endpoint: str, *, patience: timed
     jobs_password = _field(store, names.jobs_namespace, CLIENT_SECRET, PASSWORD)
     endpoints, _ = parse_endpoints(endpoint)
     tls = ssl.create_default_context(cadata=authority)
-    stranger = Administrator(endpoints, tls=tls)
-    root = Administrator(endpoints, tls=tls, user=ROOT_USER, password=root_password)
-    job = EtcdClient(endpoints, tls=tls, user=RENDEZVOUS_USER, password=jobs_password)
+    limits: dict[str, Any] = {"attempt_timeout": ETCD_ATTEMPT, "call_timeout": ETCD_CALL}
+    stranger = Administrator(endpoints, tls=tls, **limits)
+    root = Administrator(endpoints, tls=tls, user=ROOT_USER, password=root_password, **limits)
+    job = EtcdClient(endpoints, tls=tls, user=RENDEZVOUS_USER, password=jobs_password, **limits)
     _await(stranger, patience)
     was_open = stranger.is_open()
     if not was_open and _served(job):
