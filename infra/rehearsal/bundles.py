@@ -19,7 +19,7 @@ from infra.errors import TrainyardError
 
 REHEARSAL_LABEL = "trainyard.dev/rehearsal"
 """Marks what a rehearsal made by itself in its cluster."""
-_ESTABLISHED_SECONDS = 15.0
+_ESTABLISHED_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ ENGINES = (*COMPONENTS, KWOK, "pulumi", "pulumi-language-python", PROVIDER)
 LABEL = "rehearsal: stand-ins answered for AWS and played the nodes, no AWS account was touched"
 """Goes with everything that a rehearsal says."""
 ROOM = 512 << 20  # bytes: etcd's logs, and what the engine writes
-_MOTO_SECONDS = 60.0  # until it answers; about 3 on two cores
+_MOTO_SECONDS = 120.0  # until it answers; about 3 on two cores
 _PODS = "100.64.0.1/16"  # addresses of pods; nobody listens on them
 _CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from infra.errors import TrainyardError
 from infra.rehearsal.volumes import MADE_BY
 from infra.wiring.scheduling import EFA_RESOURCE, GPU_RESOURCE, POOL_LABEL
 
-PATIENCE = 20.0
+PATIENCE = 45.0
 """Seconds: pods wait that long for volumes to be bound, and for nodes to become ready, on a busy computer."""
 _LOOK_SECONDS = 2.0
 

@@ -49,7 +49,7 @@ from typing import Any, Final, NoReturn
 
 from training.launch import python_private
 
-START_TIMEOUT: Final = timedelta(seconds=30)
+START_TIMEOUT: Final = timedelta(seconds=120)
 
 # They are for the launcher, which ends the template in its own time.
 _LAUNCHERS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
