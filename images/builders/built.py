@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-OLDEST_TIME = 315532800
-"""1980-01-01, the oldest time that zip files know. A constant, so that a layer keeps its digest over commits."""
+EPOCH = 0
+"""Of everything in an image, unless SOURCE_DATE_EPOCH says otherwise: a constant, so that layers keep their digests."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -66,7 +66,7 @@ class Order:
     no_cache: bool = False
     arguments: Mapping[str, str] | None = None
     """Further build arguments."""
-    timestamp: int = OLDEST_TIME
+    timestamp: int = EPOCH
     """Of everything in the image, seconds since 1970."""
     target: str | None = None
     """Stage with which to end; None: the last."""

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from images.builders.built import OLDEST_TIME, Told, untold
+from images.builders.built import EPOCH, Told, untold
 from images.builders.containers import Buildah
 from images.builders.failures import Work
 from images.builders.running import ask, run
@@ -48,7 +48,7 @@ def make(
         try:
             _buildah("add", container, str(unpacked), "/")
             _buildah("config", "--cmd", "bash", container)
-            _buildah("commit", f"--timestamp={OLDEST_TIME}", container, reference)
+            _buildah("commit", f"--timestamp={EPOCH}", container, reference)
         finally:
             _buildah("rm", container)
     return reference

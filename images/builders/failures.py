@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_SHOWN = 5  # last lines of the output in a message that knows no better
+_SHOWN = 8  # last lines of the output in a message that knows no better
+_NOISE = re.compile(r"^\s*$|^subprocess exited with status|^(Error: )?building at STEP|^Error: exit status")
 _LINE_WIDTH = 300  # buildah prints its whole state in one line
 
 
@@ -187,7 +188,7 @@ def sentence(work: Work, code: int, tail: Sequence[str], step: str, log: Path | 
         line = next((line for line in reversed(tail) if re.search(pattern, line)), None)
         if line is not None:
             return f"{work.what} failed{where}: {explain(work, line)}.{kept}"
-    said = "".join(f"\n  {_cut(line)}" for line in [line for line in tail if line.strip()][-_SHOWN:])
+    said = "".join(f"\n  {_cut(line)}" for line in [line for line in tail if not _NOISE.match(line)][-_SHOWN:])
     return f"{work.what} failed{where}: {work.tool} ended with {code}.{kept}{' It ends:' + said if said else ''}"
 
 

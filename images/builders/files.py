@@ -18,11 +18,9 @@ def require_context(context: Path) -> None:
         BuildError: no folder, or no Dockerfile in it.
     """
     if not context.is_dir():
-        raise BuildError(
-            f"there is no folder {context} to build; `trainyard images render ROW --out FOLDER` writes one"
-        )
+        raise BuildError(f"there is no folder {context} to build; `trainyard images render ROW -o FOLDER` writes one")
     if not (context / "Dockerfile").is_file():
-        raise BuildError(f"{context} has no Dockerfile; `trainyard images render ROW --out FOLDER` writes one")
+        raise BuildError(f"{context} has no Dockerfile; `trainyard images render ROW -o FOLDER` writes one")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from images.builders.built import Told
 
 _CONTAINERS = re.compile(r"^(?:\[(?P<stage>\d+/\d+)\] )?STEP (?P<step>\d+/\d+): (?P<what>.*)$")
 _BUILDKIT = re.compile(r"^#\d+ \[(?:(?P<stage>[^\]]+?) +)?(?P<step>\d+/\d+)\] (?P<what>.*)$")
+_MOUNTS = re.compile(r"--mount=\S+\s+")
 _WIDTH = 90  # characters of an instruction; the rest is in the log
 
 
@@ -36,5 +37,5 @@ def step(line: str) -> str | None:
     if match is None:
         return None
     stage = f"stage {match['stage']}, " if match["stage"] else ""
-    what = " ".join(match["what"].split())
+    what = " ".join(_MOUNTS.sub("", match["what"]).split())
     return f"{stage}step {match['step']}: {what if len(what) <= _WIDTH else what[: _WIDTH - 1] + '…'}"

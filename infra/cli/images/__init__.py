@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from infra.cli.images import diff, lint, listing, load, matrix, remove, render
+from infra.cli.images import build, diff, lint, listing, load, matrix, pin, remove, render
 
 app = typer.Typer(
     name="images",
@@ -19,3 +19,5 @@ listing.register(app)
 remove.register(app)
 lint.register(app)
 diff.register(app)
+build.register(app)
+pin.register(app)

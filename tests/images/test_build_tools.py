@@ -1,0 +1,275 @@
+"""Finding a tool, what it is asked for, and how a run of it ends; the tools are small scripts on PATH here."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from images.builders import docker, find_tool, trust
+from images.builders.built import Order
+from images.builders.containers import Buildah, Podman, build_command
+from images.builders.failures import Work
+from images.builders.files import complete
+from images.builders.mounts import secrets_of
+from images.builders.running import run
+from images.errors import BuildError
+
+MINUTES = 120.0  # seconds; only a limit
+Script = Callable[[str, str], Path]
+IN_PIECES = """\
+import sys
+from pathlib import Path
+from images.builders.failures import Work
+from images.builders.running import run
+run(sys.argv[1:], Work("tool", "the build of x"), log=Path("log"))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Puts a shell script on a PATH that has nothing else but the shell's own programs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "cat", "sleep", "touch"):
+        found = next(path for path in (Path("/bin"), Path("/usr/bin")) if (path / name).exists())
+        (folder / name).symlink_to(found / name)
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(name: str, body: str) -> Path:
+        file = folder / name
+        file.write_text(f"#!/bin/sh\n{body}\n")
+        file.chmod(0o755)
+        return file
+
+    return make
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Order:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM scratch\n")
+    return Order(row="cpu", context=context, tag="trainyard/training:cpu", architecture="arm64", log=tmp_path / "log")
+
+
+@pytest.fixture(scope="module")
+def authority() -> str:
+    """A certificate of an authority that nobody knows."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority of a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1)).sign(
+        key, hashes.SHA256()
+    )
+    return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_the_first_tool_that_can_build_is_taken(script: Script) -> None:
+    script("buildah", "exit 0")
+    assert find_tool().name == "buildah"
+    script("podman", "exit 0")
+    assert find_tool().name == "podman"
+    script("docker", "echo 27.0")
+    assert find_tool().name == "docker"
+    assert find_tool("buildah").name == "buildah"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("exit 1", "no engine answers the client"),
+        ('[ "$1" = version ] && echo 27.0', "it has no buildx"),
+    ],
+)
+def test_a_docker_that_cannot_build_does_not_count(script: Script, body: str, why: str) -> None:
+    script("docker", body)
+    script("buildah", "exit 0")
+    assert find_tool().name == "buildah"
+    with pytest.raises(BuildError, match=why):
+        find_tool("docker")
+
+
+def test_without_a_tool_all_three_are_named_with_the_reason_and_how_to_get_one(script: Script) -> None:
+    script("podman", "echo 'Error: no machine' >&2; exit 125")
+    with pytest.raises(BuildError) as caught:
+        find_tool()
+    said = str(caught.value)
+    for part in ("docker: not on PATH", "podman: it does not answer (Error: no machine)", "buildah: not on PATH"):
+        assert part in said
+    assert "apt-get install buildah" in said
+
+
+def test_an_unknown_tool_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(BuildError, match=r"kaniko is no tool.*docker, podman, buildah"):
+        find_tool("kaniko")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda order: build_command("buildah", order, {}), lambda o: docker.build_command(o, {})]
+)
+def test_a_build_names_platform_base_and_time(make: Callable[[Order], list[str]], order: Order) -> None:
+    wanted = Order(
+        row="cpu", context=order.context, tag="t:1", architecture="arm64", log=order.log, base="mirror/debian:12",
+        no_cache=True, timestamp=5, arguments={"REVISION": "abc"}, target="packages",
+    )  # fmt: skip
+    command = make(wanted)
+    for part in (
+        "--platform=linux/arm64", "--build-arg=BASE_IMAGE=mirror/debian:12", "--build-arg=SOURCE_DATE_EPOCH=5",
+        "--build-arg=CREATED=1970-01-01T00:00:05Z", "--build-arg=REVISION=abc", "--no-cache", "--target=packages",
+    ):  # fmt: skip
+        assert part in command
+    assert command[-1] == str(order.context)
+    assert not [part for part in make(order) if "BASE_IMAGE" in part or part == "--no-cache" or "secret" in part]
+
+
+def test_authority_and_index_are_secrets_and_on_no_command_line(order: Order, tmp_path: Path, authority: str) -> None:
+    extra = tmp_path / "authority.pem"
+    extra.write_text(authority)
+    index = "https://somebody:password@packages.example/simple"
+    wanted = Order(
+        row="cpu", context=order.context, tag="t:1", architecture="amd64", log=order.log, extra_ca=extra, index=index
+    )
+    with secrets_of(wanted) as secrets:
+        assert set(secrets) == {"ca", "pip", "uv"}
+        assert authority.strip() in secrets["ca"].read_text()
+        assert index in secrets["pip"].read_text()
+        assert index in secrets["uv"].read_text()
+        for file in secrets.values():
+            assert not stat.S_IMODE(file.parent.stat().st_mode) & 0o077
+        for command in (build_command("podman", wanted, secrets), docker.build_command(wanted, secrets)):
+            assert [part for part in command if part.startswith("--secret=")] == [
+                f"--secret=id={name},src={file}" for name, file in secrets.items()
+            ]
+            assert "password" not in " ".join(command)
+    assert not [file for file in secrets.values() if file.exists()]
+
+
+def test_the_bundle_has_this_computers_authorities_too(
+    tmp_path: Path, authority: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, extra = tmp_path / "known.pem", tmp_path / "extra.pem"
+    known.write_text("# those of this computer\n")
+    extra.write_text(authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(known))
+    assert trust.bundle(extra) == f"# those of this computer\n{authority}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\x30\x82\xff\xfe", "no certificate in PEM form.*openssl x509"),
+        (b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "damaged certificate"),
+    ],
+)
+def test_a_file_that_is_no_authority_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
+    file = tmp_path / "authority.crt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BuildError, match=words):
+        trust.bundle(file)
+
+
+def test_a_context_that_is_not_there_or_has_no_dockerfile(order: Order, tmp_path: Path) -> None:
+    for folder, words in ((tmp_path / "nothing", "no folder"), (tmp_path, "no Dockerfile")):
+        wanted = Order(row="cpu", context=folder, tag="t:1", architecture="amd64", log=order.log)
+        for tool in (Buildah(), Podman(), docker.Docker()):
+            with pytest.raises(BuildError, match=f"{words}.*trainyard images render"):
+                tool.build(wanted)
+
+
+def test_the_whole_output_is_in_the_log_and_the_message_names_it(script: Script, tmp_path: Path) -> None:
+    tool = script("tool", "echo 'STEP 1/2: FROM a'; echo 'STEP 2/2: RUN b'; echo wrong >&2; exit 3")
+    told: list[str] = []
+    log = tmp_path / "logs" / "cpu.log"
+    with pytest.raises(BuildError, match=f"failed at step 2/2: RUN b: tool ended with 3. .*{log}"):
+        run([str(tool)], Work("tool", "the build of cpu"), log=log, told=told.append)
+    assert log.read_text() == "STEP 1/2: FROM a\nSTEP 2/2: RUN b\nwrong\n"
+    assert len(told) == 2
+
+
+def test_a_log_that_cannot_be_written_stops_before_the_build(script: Script, tmp_path: Path) -> None:
+    tool = script("tool", f"touch {tmp_path}/begun")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="cannot be written"):
+        run([str(tool)], Work("tool", "the build of cpu"), log=tmp_path / "file" / "log")
+    assert not (tmp_path / "begun").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_tool_and_all_that_it_started(
+    script: Script, tmp_path: Path, number: signal.Signals
+) -> None:
+    tool = script("tool", "sleep 600 &\necho $! >child; wait")
+    program = f"import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n{IN_PIECES}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tool)], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    )
+    child = tmp_path / "child"
+    deadline = time.monotonic() + MINUTES
+    while not (child.exists() and child.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started = psutil.Process(int(child.read_text()))
+    process.send_signal(number)
+    assert process.wait(MINUTES) != 0
+    started.wait(MINUTES)
+
+
+def interrupted_while_writing(file: Path) -> None:
+    with complete(file) as new:
+        new.write_text("half")
+        raise KeyboardInterrupt
+
+
+def test_an_archive_is_complete_or_absent(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.tar"
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_while_writing(file)
+    assert list(tmp_path.iterdir()) == []
+    with complete(file) as new:
+        new.write_text("whole")
+    assert [one.name for one in tmp_path.iterdir()] == ["cpu.tar"]
+    with pytest.raises(BuildError, match="cannot be written"), complete(tmp_path / "nowhere" / "cpu.tar"):
+        pass
+
+
+def test_docker_says_under_which_digest_an_image_was_pushed(script: Script) -> None:
+    digest = "sha256:" + "c" * 64
+    script("docker", f'[ "$2" = push ] && echo "1: digest: {digest} size: 528" || exit 0')
+    assert docker.Docker().push("trainyard/training:cpu", "registry.example/training:1") == digest
+    script("docker", "exit 0")
+    with pytest.raises(BuildError, match="did not say by which digest"):
+        docker.Docker().push("trainyard/training:cpu", "registry.example/training:1")
+
+
+@pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
+def test_a_password_goes_by_stdin(script: Script, tmp_path: Path, tool: Buildah | docker.Docker) -> None:
+    script(tool.name, f'echo "$@" >{tmp_path}/arguments; cat >{tmp_path}/stdin')
+    tool.login("registry.example", "AWS", "a secret")
+    assert (tmp_path / "stdin").read_text() == "a secret"
+    assert (tmp_path / "arguments").read_text() == "login --username AWS --password-stdin registry.example\n"
+    script(tool.name, "cat >/dev/null; echo 'unauthorized' >&2; exit 1")
+    with pytest.raises(BuildError, match="does not accept the login: unauthorized"):
+        tool.login("registry.example", "AWS", "a secret")
+
+
+@pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
+def test_an_image_that_is_not_there_is_a_sentence(script: Script, tool: Buildah | docker.Docker) -> None:
+    script(tool.name, "echo 'image not known' >&2; exit 125")
+    with pytest.raises(BuildError, match=rf"{tool.name} has no image a:1 \(image not known\); `{tool.name} images`"):
+        tool.inspect("a:1")
