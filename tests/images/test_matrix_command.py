@@ -64,7 +64,8 @@ def test_one_image_is_shown_with_sources_and_rules(capsys: Capture, monkeypatch:
 
 def test_a_value_that_nothing_confirms_is_marked(capsys: Capture, monkeypatch: Patch) -> None:
     assert "libnccl-net-ofi.so?" in run(capsys, monkeypatch, "efa")[1]
-    assert "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120?" in run(capsys, monkeypatch, "torch2.9-cuda12.8")[1]
+    assert "sm_120 compute_120?" in run(capsys, monkeypatch, "ngc26.08")[1]
+    assert "sm_120?" not in run(capsys, monkeypatch, "torch2.9-cuda12.8")[1]
 
 
 def test_an_old_driver_leaves_the_old_torch_and_says_why(capsys: Capture, monkeypatch: Patch) -> None:
