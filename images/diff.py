@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 _FILES = ("Dockerfile", "image.json", "requirements.txt")
 _LARGEST = 16 * 1024 * 1024
-_TIMEOUT = 120  # seconds for all rows of another time
+_TIMEOUT = 300  # seconds for all rows of another time
 _BUILDER = re.compile(r"^ARG BUILDER_IMAGE=(.+)$", re.MULTILINE)
 _FACTS = {
     "torch": "torch",
@@ -194,10 +195,15 @@ def at_revision(revision: str, root: Path = ROOT) -> dict[str, State]:
         if not (tree / "images" / "render.py").is_file():
             raise UsageError(f"{revision} has no images/render.py, so nothing to compare: take a later revision.")
         call = [sys.executable, "-c", _RENDER, str(out), *_FILES]
-        done = subprocess.run(
-            call, cwd=tree, env={**_environment(), "PYTHONPATH": str(tree)}, capture_output=True, text=True,
-            timeout=_TIMEOUT, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                call, cwd=tree, env={**_environment(), "PYTHONPATH": str(tree)}, capture_output=True, text=True,
+                timeout=_TIMEOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TrainyardError(
+                f"{revision} had not rendered its rows after {_TIMEOUT} s; it takes seconds."
+            ) from None
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise TrainyardError(
@@ -208,8 +214,7 @@ def at_revision(revision: str, root: Path = ROOT) -> dict[str, State]:
 
 
 def _environment() -> dict[str, str]:
-    import os  # noqa: PLC0415
-
+    # Safe path would leave the folder of the other revision out.
     return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": ""}
 
 
@@ -296,7 +301,8 @@ def _gpus(old: State, new: State) -> Iterator[str]:
         return
     for machine, architecture in (("x86_64", "amd64"), ("arm64", "arm64")):
         before, after = old.sm.get(architecture, ()), new.sm.get(architecture, ())
-        lost, won = [], []
+        lost: list[str] = []
+        won: list[str] = []
         for one in instance_types().values():
             if not one.has_gpu or one.architecture != machine:
                 continue

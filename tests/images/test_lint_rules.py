@@ -12,7 +12,7 @@ from images.lint import RULES, Subject, lint_all, subject_of
 from images.lint.document import parse
 from images.lint.labels import DRIVER
 from images.lint.rule import Finding, Rule
-from images.matrix import matrix
+from images.matrix import BaseImage, matrix
 from images.render import bake, render, render_all
 
 EFA, CUDA, CPU, NGC, TESTS = "efa", "cuda", "cpu", "ngc", "nccl-tests"
@@ -158,7 +158,7 @@ def test_what_we_render_has_no_errors_and_warns_only_of_what_the_matrix_explains
             assert any(image.unpinned and image.unpinned in one.message for image in bases_of(name)), one
 
 
-def bases_of(name: str) -> list[object]:
+def bases_of(name: str) -> list[BaseImage]:
     row = matrix().row(name)
     return [image for image in (row.base, row.builder, row.compiled_base) if image]
 
