@@ -9,6 +9,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 # ruff: noqa: E402 - imports can only work after the line above
 import pulumi
 
+from infra.clusters import CHECKOUT
 from infra.errors import TrainyardError
 from infra.in_cluster.elastic_controller import ElasticController
 from infra.in_cluster.etcd import Etcd
@@ -16,44 +17,43 @@ from infra.in_cluster.namespaces import Namespaces
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.scheduling import Priorities
 from infra.in_cluster.storage_claims import CheckpointClaim
+from infra.parts import part_of_run
 from infra.settings import from_engine
-from infra.targets import target_of
+from infra.targets import registry_alone, target_of
 from infra.wiring.storage import storage_of
 
 
-def main() -> None:
-    """Declare everything that the stack consists of."""
-    settings = from_engine(pulumi.runtime.config.CONFIG.get(), pulumi.get_stack())
-    target = target_of(settings, pulumi.get_stack())
+def main() -> dict[str, object]:
+    """Declare everything that the stack consists of; its outputs."""
+    stack, (part, alone) = pulumi.get_stack(), part_of_run()
+    settings = from_engine(pulumi.runtime.config.CONFIG.get(), stack, CHECKOUT, need_images=part is None)
+    if part == "registry" and alone:
+        return registry_alone(settings, stack)
+    target = target_of(settings, stack)
     there = pulumi.ResourceOptions(provider=target.provider)
-    storage, images = storage_of(settings), settings.images
+    storage, images, controller = storage_of(settings), settings.images, settings.images.controller
 
     names = Namespaces("namespaces", training=settings.namespace, opts=there)
-    priorities = Priorities("priorities", opts=there)
+    priorities, jobs = Priorities("priorities", opts=there), names.training
     classes = target.storage_classes(storage)
-    claim = CheckpointClaim(
-        "checkpoints", namespace=names.training, volume=storage.checkpoints, classes=classes, opts=there
-    )
+    claim = CheckpointClaim("checkpoints", namespace=jobs, volume=storage.checkpoints, classes=classes, opts=there)
 
-    pods = OwnPods(namespace=names.system, jobs=names.training, **target.own_pods)
+    pods = OwnPods(namespace=names.system, jobs=jobs, **target.own_pods)
     after = pulumi.ResourceOptions(provider=target.provider, depends_on=[priorities])
-    members, volume = settings.etcd.members, storage.etcd
-    keeper = images.controller if settings.etcd.secure else None
+    members, replicas, volume = settings.etcd.members, settings.controller.replicas, storage.etcd
+    keeper = controller if settings.etcd.secure else None
     etcd = Etcd(
         "etcd", pods=pods, image=images.etcd, volume=volume, classes=classes, members=members, keeper=keeper, opts=after
     )
-    replicas, login = settings.controller.replicas, etcd.login
-    ElasticController(
-        "elastic-controller", pods=pods, image=images.controller, replicas=replicas, login=login, opts=after
-    )
+    login = etcd.login
+    ElasticController("elastic-controller", pods=pods, image=controller, replicas=replicas, login=login, opts=after)
     target.machines(pods)
 
-    outputs = {"namespace": names.training, "rdzvEndpoint": etcd.endpoint, "checkpointClaim": claim.claim}
-    for name, value in {**target.exports, **outputs}.items():
-        pulumi.export(name, value)
+    return {**target.exports, "namespace": jobs, "rdzvEndpoint": etcd.endpoint, "checkpointClaim": claim.claim}
 
 
 try:
-    main()
+    for name, value in main().items():
+        pulumi.export(name, value)
 except TrainyardError as error:
     raise pulumi.RunError(str(error)) from None

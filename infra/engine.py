@@ -23,7 +23,9 @@ from typing import Any, Literal
 
 import psutil
 
+from infra import parts
 from infra.errors import TrainyardError
+from infra.parts import Part
 
 Operation = Literal["up", "preview", "destroy", "refresh"]
 
@@ -90,6 +92,7 @@ class Engine:
         on_step: Callable[[str], None] = lambda _: None,
         within: timedelta | None = None,
         stop: threading.Event | None = None,
+        only: Part | None = None,
     ) -> Summary:
         """Carry out an operation without asking back.
 
@@ -98,6 +101,7 @@ class Engine:
             on_step: told the name of each resource when work on it begins.
             within: interrupt the engine after this long; absent: it may take as long as it wants.
             stop: interrupt the engine when this is set.
+            only: a part of the stack: nothing else is touched.
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
@@ -111,15 +115,18 @@ class Engine:
             "refresh": ["--yes", "--skip-preview"],
             "preview": [],
         }[operation]
+        arguments += parts.targets(only) if only else []
+        urns = self._urns() if only else []
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
-            return self._events(operation, arguments, on_step, temporary, within, stop)
+            of_run = parts.environment(only, Path(temporary), urns)
+            return self._events(operation, arguments, on_step, of_run, within, stop)
 
     def _events(
         self,
         operation: Operation,
         arguments: list[str],
         on_step: Callable[[str], None],
-        temporary: str,
+        of_run: Mapping[str, str],
         within: timedelta | None,
         stop: threading.Event | None,
     ) -> Summary:
@@ -127,14 +134,14 @@ class Engine:
         problems: list[str] = []
         failed: list[str] = []
         # Errors go to a file: a pipe that nobody reads while the events are read could fill up and stop the engine.
-        with Path(temporary, "stderr").open("w+") as errors:
+        with Path(of_run["TMPDIR"], "stderr").open("w+") as errors:
             process = subprocess.Popen(
                 [str(self.pulumi), *arguments],
                 cwd=self.project,
                 env={
                     **self._variables(),
                     "PULUMI_ENABLE_STREAMING_JSON_PREVIEW": "true",
-                    "TMPDIR": temporary,
+                    **of_run,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -195,6 +202,17 @@ class Engine:
         if self.backend is None:
             return self._call(["stack", "output", "--stack", self.stack]).returncode == 0
         return any(self.backend.glob(f".pulumi/stacks/*/{self.stack}.json"))
+
+    def _urns(self) -> list[str]:
+        """All resources on the record of the stack.
+
+        Raises:
+            EngineRunError: the record cannot be read.
+        """
+        done = self._call(["stack", "export", "--stack", self.stack])
+        if done.returncode != 0:
+            raise EngineRunError(f"the record of stack {self.stack} cannot be read: {done.stderr.strip()}")
+        return [each["urn"] for each in (json.loads(done.stdout).get("deployment") or {}).get("resources") or ()]
 
     def _create_stack(self) -> None:
         if self._exists():

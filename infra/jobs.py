@@ -102,17 +102,22 @@ class Jobs:
         self._config = _context(access)
         self._client = self.new_client()
 
-    def submit(self, path: Path) -> list[str]:
+    def submit(self, path: Path, look: Callable[[list[dict[str, Any]]], None] = lambda _: None) -> list[str]:
         """Apply the ElasticJobs of a YAML file (server-side, so a second time changes nothing); their names.
 
         Never by force: a field that somebody has changed since (`kubectl scale`) stays theirs, and the file is refused
         with the way to either end. A job without a namespace goes to the stack's.
+
+        Args:
+            path: the file; it is read once.
+            look: shown the jobs before any is submitted.
 
         Raises:
             JobError: the file holds anything but sound ElasticJobs for this namespace (then none is submitted), or the
                 API server refuses one; its reasons are in the message.
         """
         jobs = _jobs_in(path, self.namespace)
+        look(jobs)
         done: list[str] = []
         for job in jobs:
             name = job["metadata"]["name"]

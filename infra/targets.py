@@ -16,6 +16,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 
 from infra.clusters import kubeconfig_of
+from infra.errors import UsageError
 from infra.in_cluster.pods import OwnPods
 from infra.in_cluster.storage_claims import LocalStorageClasses, StorageClasses
 from infra.settings import Settings
@@ -56,6 +57,22 @@ class GivenCluster:
 
     def machines(self, pods: OwnPods) -> None:
         """Nothing: its machines are there."""
+
+
+def registry_alone(settings: Settings, stack: str) -> dict[str, object]:
+    """Declare of an AWS stack only its registry with the key of that, see `infra.parts`; the outputs of the stack.
+
+    Raises:
+        UsageError: the target has no registry.
+    """
+    if settings.aws is None:
+        raise UsageError(f"stack {stack} has target {settings.target}; only AWS stacks have a registry of their own")
+    with _many_classes():
+        from infra.aws.account import Account  # noqa: PLC0415
+        from infra.aws.stack import RegistryAlone  # noqa: PLC0415
+
+    account = Account.of(stack, settings.aws)
+    return RegistryAlone("aws", settings=settings, aws=settings.aws, stack=stack, account=account).exports
 
 
 def target_of(settings: Settings, stack: str) -> Target:

@@ -24,6 +24,7 @@ from infra.clusters import CHECKOUT
 PROGRAM = CHECKOUT / "infra/__main__.py"
 STACK = "dev"
 ACCOUNT, REGION, PARTITION = "123456789012", "us-east-2", "aws"
+CONTROLLER = f"registry.example/controller@sha256:{'1' * 64}"
 CLUSTER_GROUP = "sg-of-the-cluster"
 
 Config = dict[str, Any]
@@ -186,7 +187,9 @@ def run(config: Config, *, stack: str = STACK, partition: str = PARTITION) -> Re
 def run_stack_file(name: str, **changes: Any) -> Recorded:
     """Run the program on `Pulumi.<name>.yaml`, with some sections of `trainyard:` changed."""
     values = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text(encoding="utf-8"))["config"]
-    return run({key.removeprefix("trainyard:"): value for key, value in values.items()} | changes, stack=name)
+    config = {key.removeprefix("trainyard:"): value for key, value in values.items()}
+    config["images"] = {**config.get("images", {}), "controller": CONTROLLER}  # else it comes from the image lock
+    return run(config | changes, stack=name)
 
 
 def as_the_engine_tells(config: Config) -> dict[str, str]:

@@ -199,7 +199,7 @@ IN_ANOTHER_VPC: Changes = {
 AWS_ROUNDS = ((ON_AWS, OTHER_VALUES), (ON_AWS, SWITCHED_OFF), (ON_AWS, ELSEWHERE), (IN_A_GIVEN_VPC, IN_ANOTHER_VPC))
 # Leaves that reach no resource because others are held against them: a value that is refused, and who minds.
 JUDGED_BY: Mapping[str, tuple[Any, str]] = {
-    "aws.cuda": ("99.0", "the driver of the machines' images must be new enough for it"),
+    "images.torch": ("1.13", "drivers and GPUs of the pools must suit its CUDA; job templates take their image by it"),
     "aws.nodePools[].reservation.start": ("2027-02-01T11:30:00Z", "a capacity block begins before it ends"),
     "aws.nodePools[].reservation.end": ("2027-01-01T11:30:00Z", "a capacity block ends after it began"),
 }

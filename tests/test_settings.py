@@ -157,16 +157,27 @@ def test_an_existing_cluster_brings_its_own_machines_and_pulls_its_images(tmp_pa
     message = written(
         tmp_path, {"target": "kubeconfig", "kubeconfig": {"path": "k"}, **pools({})} | {"target": "kubeconfig"}
     )
-    assert "3 mistakes" in message
+    assert "1 mistake;" in message
     assert "trainyard:nodePools (line 4): has no meaning with target kubeconfig" in message
-    assert "trainyard:images.controller: is missing: with target kubeconfig the cluster pulls it" in message
-    assert "fix: pulumi config set --path trainyard:images.etcd REGISTRY/etcd:TAG -s dev" in message
+    with pytest.raises(SettingsError) as caught:
+        from_engine(told({"target": "kubeconfig", "kubeconfig": {"path": "k"}}), "dev")
+    assert "trainyard:images.controller: is missing, and images.dev.toml has none: it was not built yet" in str(
+        caught.value
+    )
+    assert "or pulumi config set --path trainyard:images.controller REGISTRY/controller:TAG -s dev" in str(caught.value)
 
 
 def test_an_existing_cluster_has_no_pools_of_ours() -> None:
     images = {"controller": "registry.example/c:1", "etcd": "registry.example/e:1"}
     settings = from_engine(told({"target": "kubeconfig", "kubeconfig": {"path": "k"}, "images": images}), "dev")
     assert settings.node_pools == ()
+    assert settings.images.controller == "registry.example/c:1"
+
+
+def test_torch_of_the_local_cluster_is_that_of_this_computer(tmp_path: Path) -> None:
+    message = written(tmp_path, {"target": "local", "images": {"torch": "2.15"}})
+    assert "trainyard:images.torch (line 3): has no meaning with target local" in message
+    assert "fix: pulumi config rm --path trainyard:images.torch -s dev" in message
 
 
 def test_block_and_shared_volumes_have_classes_of_their_own(tmp_path: Path) -> None:

@@ -24,6 +24,28 @@ from infra.wiring.job_resources import job_resources
 from infra.wiring.naming import SYSTEM_NAMESPACE, cluster_name
 from infra.wiring.pools import pool_plans, system_plan
 
+CLUSTER_TYPE = "trainyard:aws:AwsCluster"
+
+
+class RegistryAlone(pulumi.ComponentResource):
+    """Of what `AwsCluster` makes the key and the registry: images are pushed before a cluster pulls them.
+
+    It has type and name of `AwsCluster`, so that all of this is found again when the whole is made. To be run with
+    targets: an engine that knows none would take the rest of the stack for removed.
+    """
+
+    exports: dict[str, object]
+    """Outputs of the stack, as far as they are known."""
+
+    def __init__(self, name: str, *, settings: Settings, aws: Aws, stack: str, account: Account) -> None:
+        """Make the registry of a stack; the arguments are those of `AwsCluster`."""
+        super().__init__(CLUSTER_TYPE, name, None, pulumi.ResourceOptions(providers=[account.provider]))
+        here = pulumi.ResourceOptions(parent=self)
+        cluster = cluster_name(settings, stack)
+        key = _encryption(aws, cluster, account, here)
+        self.exports = {"region": aws.region, "registries": _registry(aws, cluster, key, here).urls}
+        self.register_outputs({})
+
 
 class AwsCluster(pulumi.ComponentResource):
     """An EKS cluster with its network, machines, file systems, registry and budget."""
@@ -50,19 +72,12 @@ class AwsCluster(pulumi.ComponentResource):
             stack: name of the stack, after which the cluster is named where the settings name none.
             account: where it is made.
         """
-        super().__init__("trainyard:aws:AwsCluster", name, None, pulumi.ResourceOptions(providers=[account.provider]))
+        super().__init__(CLUSTER_TYPE, name, None, pulumi.ResourceOptions(providers=[account.provider]))
         here = pulumi.ResourceOptions(parent=self)
         cluster = cluster_name(settings, stack)
         self.kubernetes = kubernetes = aws.kubernetes_version or versions().default_kubernetes
 
-        key = Encryption(
-            "encryption",
-            cluster=cluster,
-            existing=aws.kms_key_arn,
-            account=account,
-            protect=aws.protect,
-            opts=here,
-        )
+        key = _encryption(aws, cluster, account, here)
         self.key_arn = key.key_arn
         network = Network(
             "network",
@@ -130,14 +145,7 @@ class AwsCluster(pulumi.ComponentResource):
             protect=aws.protect,
             opts=here,
         )
-        registry = Registry(
-            "registry",
-            cluster=cluster,
-            registry=aws.registry,
-            key_arn=key.key_arn,
-            protect=aws.protect,
-            opts=here,
-        )
+        registry = _registry(aws, cluster, key, here)
         if aws.budget:
             Budget("budget", cluster=cluster, budget=aws.budget, tag=(STACK_TAG, stack), opts=here)
         autoscaler = PodRole(
@@ -173,6 +181,16 @@ class AwsCluster(pulumi.ComponentResource):
             "pools": {pool.name: _for_jobs(pool) for pool in aws.node_pools},
         }
         self.register_outputs({"kubeconfig": self.kubeconfig})
+
+
+def _encryption(aws: Aws, cluster: str, account: Account, here: pulumi.ResourceOptions) -> Encryption:
+    existing, protect = aws.kms_key_arn, aws.protect
+    return Encryption("encryption", cluster=cluster, existing=existing, account=account, protect=protect, opts=here)
+
+
+def _registry(aws: Aws, cluster: str, key: Encryption, here: pulumi.ResourceOptions) -> Registry:
+    wanted, protect = aws.registry, aws.protect
+    return Registry("registry", cluster=cluster, registry=wanted, key_arn=key.key_arn, protect=protect, opts=here)
 
 
 def _for_jobs(pool: AwsNodePool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,10 +31,19 @@ def submit(
 
     Example: [bold]trainyard submit training/examples/digits.yaml --wait[/bold]
     """
-    jobs = Workspace.open(stack).jobs()
+    workspace = Workspace.open(stack)
+    workspace.require_outside_rehearsal(f"submit to the rehearsal: kubectl apply -f {shlex.quote(str(file))}")
+    jobs = workspace.jobs()
     steps = Steps()
     results: list[dict[str, Any]] = []
-    for name in jobs.submit(file):
+    warnings: list[str] = []
+
+    def look(manifests: list[dict[str, Any]]) -> None:
+        warnings.extend(_unpinned(workspace, manifests))
+        for warning in warnings:
+            steps.say(f"Warning: {warning}")
+
+    for name in jobs.submit(file, look):
         result: dict[str, Any] = {"job": name, "namespace": jobs.namespace, "state": "Submitted"}
         if wait:
             with steps.step(f"job {name}"):
@@ -42,7 +52,7 @@ def submit(
             result |= {"state": end.type, "reason": end.reason, "message": end.message}
         results.append(result)
     if json:
-        print_json({"jobs": results})
+        print_json({"jobs": results, "warnings": warnings})
     else:
         for result in results:
             stdout().print(f"{result['job']}: {result['state']} {result.get('message', '')}".rstrip(), markup=False)
@@ -50,12 +60,30 @@ def submit(
         raise typer.Exit(1)
 
 
+def _unpinned(workspace: Workspace, manifests: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each image that may be another one tomorrow; images of the local cluster are commands, not pulled.
+
+    Workers that come later, after a reclaim or a failure, pull again: with a tag that has moved they'd run another
+    program than those that are there.
+    """
+    if workspace.is_local:
+        return []
+    from infra.wiring.images import unpinned_images  # noqa: PLC0415
+
+    built = workspace.image_lock().images
+    return [sentence for job in manifests for sentence in unpinned_images(job, built)]
+
+
 def list_jobs(stack: options.Stack = "local", json: options.Json = False) -> None:
     """List the ElasticJobs of the stack with their state.
 
     Example: [bold]trainyard jobs --json[/bold]
     """
-    jobs = Workspace.open(stack).jobs()
+    workspace = Workspace.open(stack)
+    workspace.require_outside_rehearsal(
+        f"look into the rehearsal: kubectl get elasticjobs -n {workspace.settings.namespace}"
+    )
+    jobs = workspace.jobs()
     rows = jobs.summaries()
     if json:
         print_json({"namespace": jobs.namespace, "jobs": rows})

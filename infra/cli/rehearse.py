@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from infra.engine import Operation, Summary
+    from infra.parts import Part
     from infra.rehearsal.connection import Connection
     from infra.rehearsal.environment import Rehearsal
+
+
+NOT_BUILT_YET = "; the controller's image is not built yet, and a name that nobody can pull stands for it"
+"""What a report says of a stack whose image lock is empty. Pods are played, so nothing is pulled in a rehearsal."""
 
 
 class LeftoversError(TrainyardError):
     """Something was left when the stack was removed: on AWS it would go on to cost money."""
 
 
-def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
-    """Bring the rehearsal up and the stack in it; it stays until `down --rehearse`."""
+def up(stack: str, *, with_example: bool, only: Part | None = None, wait: bool, json: bool) -> None:
+    """Bring the rehearsal up and the stack, or a part of it, in it; it stays until `down --rehearse`."""
     if with_example:
         raise UsageError("--with-example trains a job, and the nodes of a rehearsal are played: no program runs there")
     from infra.rehearsal.tools import keep_applied, keep_attempted  # noqa: PLC0415
@@ -39,7 +44,8 @@ def up(stack: str, *, with_example: bool, wait: bool, json: bool) -> None:
         connection = workspace.rehearsal(steps).up(workspace.region)
         workspace.write_project()
         keep_attempted(workspace.state, stack)
-        summary = _run(workspace, "up", steps, f"stack {stack}, rehearsed")
+        what = f"{only} of {stack}" if only else f"stack {stack}"
+        summary = _run(workspace, "up", steps, f"{what}, rehearsed", only)
         keep_applied(workspace.state, stack)
     result = {
         "stack": stack,
@@ -163,7 +169,9 @@ def environment(stack: str) -> dict[str, str | None]:
     return {**theirs, **workspace.pulumi_environment()}
 
 
-def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str) -> Summary:
+def _run(
+    workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name: str, only: Part | None = None
+) -> Summary:
     from infra.rehearsal.inspection import claims_must_be_free, pods_must_fit  # noqa: PLC0415
 
     looks, kubeconfig = operation == "preview", workspace.access().path
@@ -176,7 +184,7 @@ def _run(workspace: RehearsedWorkspace, operation: Operation, steps: Steps, name
         else:
             watched = pods_must_fit(kubeconfig, workspace.settings.namespace)
         with _explaining(workspace), watched as hopeless:
-            summary = engine.run(operation, steps.note, stop=hopeless)
+            summary = engine.run(operation, steps.note, stop=hopeless, only=only)
         steps.note(summary.sentence(done=not looks))
     return summary
 
@@ -244,15 +252,17 @@ def _about(workspace: RehearsedWorkspace, connection: Connection) -> dict[str, A
     except FileNotFoundError:
         releases = {}
     recorded = {name: f"{one['chart']} {one['version']}" for name, one in releases.items()}
+    built = workspace.settings.images.built
     bundles = f"{counted(len(recorded), 'Helm release')} {'was' if len(recorded) == 1 else 'were'}"
     return {
         "rehearsal": True,
-        "note": LABEL + (f"; {bundles} recorded, not rendered" if recorded else ""),
+        "note": LABEL + (f"; {bundles} recorded, not rendered" if recorded else "") + ("" if built else NOT_BUILT_YET),
         "aws_endpoint_url": connection.aws_endpoint_url,
         "region": connection.region,
         "account": connection.account,
         "kubeconfig": str(connection.kubeconfig),
         "helm_releases": recorded,
+        "images_not_built": [] if built else ["controller"],
     }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from infra.engine import Operation, Summary
     from infra.local.cluster import ClusterStatus
+    from infra.parts import Part
 
 DESTROYED_WITHIN = timedelta(seconds=90)  # about 10 s with two cores
 _STEPS_OF_REPLACE = ("create-replacement", "delete-replaced")
@@ -46,6 +47,10 @@ def up(
         typer.Option("--with-example", help="Then train the example job to its end, and reclaim a node meanwhile."),
     ] = False,
     rehearsed: options.Rehearse = False,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="PART", help="Only a part of an AWS stack: registry, to push images to."),
+    ] = None,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
@@ -54,28 +59,34 @@ def up(
     Example: [bold]trainyard up -s local --with-example[/bold], [bold]trainyard up -s dev --rehearse[/bold]
     """
     if rehearsed:
-        rehearse.up(stack, with_example=with_example, wait=not no_wait, json=json)
+        rehearse.up(stack, with_example=with_example, only=_part(only), wait=not no_wait, json=json)
         return
     workspace = Workspace.open(stack)
+    part = _part(only)
+    if part:
+        _require_parts(workspace, with_example=with_example)
     workspace.require_outside_rehearsal()
     workspace.require_credentials()
+    if not part:
+        workspace.require_images()
     steps = Steps()
     result: dict[str, Any] = {"stack": stack, "target": workspace.settings.target}
     with workspace.changing(steps, wait=not no_wait):
         workspace.build_engines(steps)
         if workspace.is_local:
             workspace.local_cluster(steps).up(workspace.images(), workspace.local_nodes())
-        summary = _run(workspace, "up", steps, f"stack {stack}")
-    result |= {"changes": summary.changes, **workspace.way_in()}
+        summary = _run(workspace, "up", steps, f"{part} of {stack}" if part else f"stack {stack}", only=part)
+    result["changes"] = summary.changes
+    if part:
+        result["only"] = part
+        _close(steps, result, json=json, then=f"trainyard images build -s {stack} --push")
+        return
+    result |= workspace.way_in()
     if with_example:
         result["example"] = _example(workspace, steps)
-    result["steps"] = [
-        {"step": step.name, "seconds": round(step.seconds, 2), "note": step.note} for step in steps.finished
-    ]
+    _close(steps, result, json=json)
     if json:
-        print_json(result)
         return
-    show(steps.closing_table())
     if workspace.is_local:
         stdout().print(STAND_IN)
     for name, value in workspace.way_in().items():
@@ -100,6 +111,7 @@ def preview(
         workspace = Workspace.open(stack)
         workspace.require_outside_rehearsal()
         workspace.require_credentials()
+        workspace.require_images()
         if workspace.settings.target != "aws":
             workspace.access()
         steps = Steps()
@@ -205,12 +217,52 @@ def show_environment(
         sys.stdout.write(f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n")
 
 
+def _part(text: str | None) -> Part | None:
+    """The part of a stack that `--only` names."""
+    from infra.parts import PARTS  # noqa: PLC0415
+
+    for part in PARTS:
+        if text == part:
+            return part
+    if text is None:
+        return None
+    raise UsageError(f"--only is {text!r}: parts that can be brought up alone are {', '.join(PARTS)}")
+
+
+def _require_parts(workspace: Workspace, *, with_example: bool) -> None:
+    if workspace.settings.target != "aws":
+        raise UsageError(
+            f"--only is for AWS stacks, which have a registry; stack {workspace.stack} has target"
+            f" {workspace.settings.target}"
+        )
+    if with_example:
+        raise UsageError("--with-example trains a job in the cluster, and --only makes none: leave one of them out")
+
+
+def _close(steps: Steps, result: dict[str, Any], *, json: bool, then: str = "") -> None:
+    """The end of `up`: what was done, and what comes next."""
+    result["steps"] = [
+        {"step": step.name, "seconds": round(step.seconds, 2), "note": step.note} for step in steps.finished
+    ]
+    if json:
+        print_json(result)
+        return
+    show(steps.closing_table())
+    if then:
+        stdout().print(f"Next: {then}", markup=False)
+
+
 def _run(
-    workspace: Workspace, operation: Operation, steps: Steps, name: str, within: timedelta | None = None
+    workspace: Workspace,
+    operation: Operation,
+    steps: Steps,
+    name: str,
+    within: timedelta | None = None,
+    only: Part | None = None,
 ) -> Summary:
     looks = operation == "preview"
     with steps.step(name):
-        summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note, within)
+        summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note, within, only=only)
         steps.note(summary.sentence(done=not looks))
     return summary
 

@@ -31,7 +31,10 @@ def template(
         str | None, typer.Argument(metavar="[POOL]", help="The pool that the job fills; without it, the pools.")
     ] = None,
     stack: options.Stack = "dev",
-    image: Annotated[str | None, typer.Option("--image", help="The training image.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="The training image; absent: what `images build` has pushed for the pool."),
+    ] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "train",
     workers: Annotated[
         str, typer.Option("--workers", metavar="MIN:MAX", help="How many machines; absent: 1 to all of the pool.")
@@ -40,7 +43,9 @@ def template(
 ) -> None:
     """Print an ElasticJob that asks for exactly what a machine of a pool offers: GPUs, EFA, hugepages, memory, grace.
 
-    Example: [bold]trainyard template gpu-spot -s prod --image REGISTRY/training:1.0 > job.yaml[/bold]
+    The image is the one for the pool's GPUs and fabric, by digest, from the stack's image lock.
+
+    Example: [bold]trainyard template gpu-spot -s prod > job.yaml[/bold]
     """
     workspace = Workspace.open(stack)
     aws = workspace.settings.aws
@@ -50,14 +55,13 @@ def template(
             " take training/examples/digits.yaml, or name an AWS stack: -s"
         )
     if pool is None:
-        _list(aws, stack, json=json)
+        _list(workspace, aws, json=json)
         return
     chosen = _pool(aws, pool, stack)
-    if not image or image.split() != [image]:
-        raise UsageError(
-            "which image? Add --image; images of the stack's registry begin like trainyard:images.controller in"
-            f" Pulumi.{stack}.yaml"
-        )
+    if image is None:
+        image = _built(workspace, chosen)
+    if image.split() != [image]:
+        raise UsageError(f"--image is {image!r}: must be one reference, as in registry.example/training@sha256:…")
     _require_name(name)
     from infra.wiring.job_resources import standard_job  # noqa: PLC0415
 
@@ -80,9 +84,27 @@ def template(
     sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
 
 
-def _list(aws: Aws, stack: str, *, json: bool) -> None:
+def _built(workspace: Workspace, pool: AwsNodePool) -> str:
+    """The image that was built for a pool."""
+    from infra.settings.image_lock import build_command  # noqa: PLC0415
+    from infra.wiring.images import row_for_pool  # noqa: PLC0415
+
+    stack, wanted = workspace.stack, row_for_pool(pool, workspace.settings.images.torch).name
+    if found := workspace.image_lock().images.get(wanted):
+        return found
+    raise UsageError(
+        f"which image? Pool {pool.name} runs {wanted}, and images.{stack}.toml has none: it was not built yet."
+        f" Build it: {build_command(stack)}. Or name one: --image"
+    )
+
+
+def _list(workspace: Workspace, aws: Aws, *, json: bool) -> None:
+    from infra.settings.image_lock import build_command  # noqa: PLC0415
+    from infra.wiring.images import row_for_pool  # noqa: PLC0415
     from infra.wiring.job_resources import job_resources  # noqa: PLC0415
 
+    built, stack = workspace.image_lock().images, workspace.stack
+    rows = {pool.name: row_for_pool(pool, workspace.settings.images.torch).name for pool in aws.node_pools}
     offers = [(pool, job_resources(pool)) for pool in aws.node_pools]
     if json:
         document = [
@@ -92,17 +114,22 @@ def _list(aws: Aws, stack: str, *, json: bool) -> None:
                 "capacity": pool.capacity,
                 "machines": [pool.min, pool.max],
                 "worker": offer.requests(),
+                "image_row": rows[pool.name],
+                "image": built.get(rows[pool.name]),
             }
             for pool, offer in offers
         ]
         print_json({"stack": stack, "pools": document})
         return
-    shown = table("pool", "types", "capacity", "machines", "GPUs", "EFA", "memory")
+    shown = table("pool", "types", "capacity", "machines", "GPUs", "EFA", "memory", "image")
     for pool, offer in offers:
         machines, memory = f"{pool.min} to {pool.max}", f"{offer.memory_mib / 1024:.0f} GiB"
-        row(shown, pool.name, ", ".join(pool.types), pool.capacity, machines, offer.gpus, offer.efa, memory)
+        types, image = ", ".join(pool.types), rows[pool.name]
+        row(shown, pool.name, types, pool.capacity, machines, offer.gpus, offer.efa, memory, image)
     show(shown)
     stdout().print("One worker has a machine to itself; these are its GPUs, EFA interfaces and memory.")
+    if missing := sorted(set(rows.values()) - set(built)):
+        stdout().print(f"Not built yet: {', '.join(missing)}. Build: {build_command(stack)}", markup=False)
 
 
 def _pool(aws: Aws, name: str, stack: str) -> AwsNodePool:

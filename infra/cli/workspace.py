@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from infra.local.state import State
     from infra.rehearsal.environment import Rehearsal
     from infra.settings import Settings
+    from infra.settings.image_lock import ImageLock
 
 
 ENGINES_OF_PULUMI = ("pulumi", "pulumi-language-python", "pulumi-resource-kubernetes")
@@ -132,11 +133,14 @@ class Workspace:
         """
         return kubeconfig_of(self.settings, self.stack)
 
-    def require_outside_rehearsal(self) -> None:
+    def require_outside_rehearsal(self, instead: str = "add --rehearse") -> None:
         """Before a stack is touched for real: are this shell's variables the user's own?
 
         Those of a rehearsal lead the AWS tools and the engine to stand-ins and to their record. A local cluster is
         told all that it needs, and does not mind.
+
+        Args:
+            instead: what does the same in the rehearsal, for the message.
 
         Raises:
             UsageError: they are a rehearsal's.
@@ -144,8 +148,28 @@ class Workspace:
         if not self.is_local and in_rehearsal():
             raise UsageError(
                 f"this shell has the variables of a rehearsal (eval of `trainyard env --rehearse`): stack {self.stack}"
-                " would be looked for in its stand-ins. Open a new shell for the real stack, or add --rehearse"
+                f" would be looked for in its stand-ins. Open a new shell for the real stack, or {instead}"
             )
+
+    def image_lock(self) -> ImageLock:
+        """What was built for the stack.
+
+        Raises:
+            ImageLockError: the file is damaged.
+        """
+        from infra.settings import image_lock  # noqa: PLC0415
+
+        return image_lock.read(CHECKOUT, self.stack)
+
+    def require_images(self) -> None:
+        """Before a stack is brought up: were the images of its own pods built?
+
+        Raises:
+            SettingsError: they were not; with the command that builds them.
+        """
+        from infra.settings import require_images  # noqa: PLC0415
+
+        require_images(self.settings, self.stack)
 
     def require_credentials(self) -> None:
         """Before anything is done to an AWS stack: are there credentials at all?
@@ -402,7 +426,10 @@ class RehearsedWorkspace(Workspace):
         """Give the rehearsal's own project the settings of the stack file as they are now."""
         from infra.rehearsal.tools import write_project  # noqa: PLC0415
 
-        write_project(self.state, self.stack, CHECKOUT)
+        # The program takes the controller from the image lock, as everywhere, and refuses a stack without one. To
+        # rehearse it nothing must have been built: here the stand-in for it counts as named.
+        images = {} if self.settings.images.built else {"controller": self.settings.images.controller}
+        write_project(self.state, self.stack, CHECKOUT, images)
 
     def access(self) -> Access:
         """How to reach the rehearsed cluster.

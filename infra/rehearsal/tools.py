@@ -90,8 +90,15 @@ def project_folder(state: State) -> Path:
     return state.path("project")
 
 
-def write_project(state: State, stack: str, checkout: Path) -> None:
-    """A project of the same name and program whose stack file is the rehearsal's own: the engine writes into that."""
+def write_project(state: State, stack: str, checkout: Path, images: Mapping[str, str] | None = None) -> None:
+    """A project of the same name and program whose stack file is the rehearsal's own: the engine writes into that.
+
+    Args:
+        state: the rehearsal's folder.
+        stack: name of the stack.
+        checkout: the folder of this project's Pulumi.yaml.
+        images: what stands for images of the stack that were not built yet, by key of `trainyard:images`.
+    """
     folder = project_folder(state)
     project = yaml.safe_load((checkout / "Pulumi.yaml").read_text())
     project["main"] = str(checkout / project.get("main", "."))
@@ -101,7 +108,10 @@ def write_project(state: State, stack: str, checkout: Path) -> None:
     state.write(folder / "Pulumi.yaml", yaml.safe_dump(project, sort_keys=False))
     name = f"Pulumi.{stack}.yaml"
     settings = yaml.safe_load((checkout / name).read_text()) or {}
-    content = {**_salt(folder / name), "config": settings.get("config", {})}
+    config = settings.get("config", {})
+    if images:
+        config["trainyard:images"] = {**(config.get("trainyard:images") or {}), **images}
+    content = {**_salt(folder / name), "config": config}
     state.write(folder / name, yaml.safe_dump(content, sort_keys=False))
 
 

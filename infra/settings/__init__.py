@@ -6,8 +6,8 @@ mistake its key path and line, what is wrong, what would be right, and the comma
 Two doors lead here: the command reads the file before it starts anything (`read_stack_file`), and the Pulumi program
 takes the same values from the engine (`from_engine`), so that `pulumi up` without the command is checked alike.
 
-What can be said is in sections.py and aws.py; what goes wrong between values is in contradictions.py and
-aws_contradictions.py; reading.py holds the doors.
+What can be said is in sections.py, images.py and aws.py; what goes wrong between values is in contradictions.py and
+aws_contradictions.py; reading.py holds the doors. What was built for a stack is in its image lock, image_lock.py.
 """
 
 from infra.settings.aws import (
@@ -28,9 +28,10 @@ from infra.settings.aws import (
     AwsSystemPool,
 )
 from infra.settings.base import Section
+from infra.settings.images import Images
 from infra.settings.mistakes import PROJECT, SettingsError
 from infra.settings.places import YAML_MISTAKES
-from infra.settings.reading import from_engine, parse, read_stack_file
+from infra.settings.reading import from_engine, parse, read_stack_file, require_images
 from infra.settings.sections import (
     LOCAL_NODES_MAX,
     AccessMode,
@@ -38,7 +39,6 @@ from infra.settings.sections import (
     Checkpoints,
     Controller,
     Etcd,
-    Images,
     Kubeconfig,
     Local,
     NodePool,
@@ -81,4 +81,5 @@ __all__ = [
     "from_engine",
     "parse",
     "read_stack_file",
+    "require_images",
 ]

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from infra.settings.aws_values import (
-    CudaVersion,
     Email,
     InstanceTypeName,
     KeyArn,
@@ -206,8 +205,9 @@ class AwsStorage(Section):
 class AwsRegistry(Section):
     """ECR repositories of the stack's images; tags cannot be overwritten."""
 
-    repositories: tuple[RepositoryName, ...] = ("training", "controller")
-    """Names, below the cluster's name."""
+    repositories: tuple[RepositoryName, ...] = ("training", "controller", "nccl-tests")
+    """Names, below the cluster's name: those of the kinds of image that `trainyard images build` pushes, and your
+    own."""
     keep_images: Annotated[int, Field(ge=1, le=1000), Whole] = 30
     """How many images each keeps."""
 
@@ -240,8 +240,6 @@ class Aws(Section):
     """Name of the cluster; absent: `trainyard-<stack>`."""
     kubernetes_version: KubernetesVersion | None = None
     """Minor version of Kubernetes, in quotes: `"1.36"`; absent: the newest that the version lock has tested."""
-    cuda: CudaVersion = "13.0"
-    """CUDA of the training image, in quotes: the driver of the machines must be new enough for it."""
     network: AwsNetwork = AwsNetwork()
     """A VPC of the stack's own, or parts of one that exists."""
     endpoint: AwsEndpoint = AwsEndpoint()

@@ -34,7 +34,7 @@ def in_aws(settings: Settings, aws: Aws, stack: str) -> Iterator[Contradiction]:
     yield from _access(aws)
     yield from repeated(("aws", "logs", "types"), aws.logs.types)
     yield from _system_pool(settings, aws)
-    yield from in_pools(aws)
+    yield from in_pools(aws, settings.images.torch)
     yield from _room(aws)
     yield from _storage(aws)
     yield from repeated(("aws", "registry", "repositories"), aws.registry.repositories)

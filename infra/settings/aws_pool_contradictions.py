@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from images.errors import MatrixError
 from infra.catalog.instance_types import InstanceType, instance_type
 from infra.catalog.known_bad import bad_versions, conditions_of
 from infra.catalog.ranges import numbers
@@ -14,6 +15,7 @@ from infra.catalog.versions import versions
 from infra.settings.aws import Aws, AwsNodePool
 from infra.settings.aws_values import moment
 from infra.settings.mistakes import Contradiction, Location, removing, repeated, setting
+from infra.wiring.images import driver_of, fitting_torch, torch_of, why_not
 from infra.wiring.interfaces import interfaces_of
 from infra.wiring.placement import RESERVED
 from infra.wiring.scheduling import SYSTEM_POOL
@@ -21,8 +23,8 @@ from infra.wiring.scheduling import SYSTEM_POOL
 _NETWORK: Location = ("aws", "network")
 
 
-def in_pools(aws: Aws) -> Iterator[Contradiction]:
-    """All contradictions in and between the GPU pools."""
+def in_pools(aws: Aws, torch: str | None) -> Iterator[Contradiction]:
+    """All contradictions in and between the GPU pools, and with the torch of their training images."""
     yield from _names(aws)
     for index, pool in enumerate(aws.node_pools):
         at: Location = ("aws", "nodePools", index)
@@ -31,6 +33,7 @@ def in_pools(aws: Aws) -> Iterator[Contradiction]:
         yield from _capacity(pool, at)
         yield from _placement(pool, at)
         yield from _counts(pool, at)
+    yield from _images(aws, torch)
 
 
 def _names(aws: Aws) -> Iterator[Contradiction]:
@@ -100,12 +103,7 @@ def _software(aws: Aws, pool: AwsNodePool, types: Sequence[InstanceType], at: Lo
     kubernetes = aws.kubernetes_version or versions().default_kubernetes
     image = versions().ami(kubernetes, pool.operating_system, types[0].architecture, gpu=True)
     driver = image.driver or "0"
-    system: Location = (*at, "operatingSystem")
-    by: tuple[Location, ...] = ((*at, "types"), system, ("aws", "kubernetesVersion"))
-    floor = versions().driver_floor(aws.cuda)
-    if numbers(driver) < numbers(floor):
-        what = f"is {aws.cuda!r}, which needs driver {floor}; the image of pool {pool.name!r} has {driver}"
-        yield Contradiction(("aws", "cuda"), what, by=(*by, ("aws", "cuda")))
+    by = _of_software(at)
     for each in types:
         if each.minimum_driver and numbers(driver) < numbers(each.minimum_driver):
             what = (
@@ -129,6 +127,41 @@ def _software(aws: Aws, pool: AwsNodePool, types: Sequence[InstanceType], at: Lo
         for bad in bad_versions(component, version, holds):
             what = f"{component} {version} is known to fail here: {bad.effect}; {bad.reason} ({bad.link})"
             yield Contradiction((*at, "types"), what, by=(*by, (*at, "efa")))
+
+
+def _images(aws: Aws, torch: str | None) -> Iterator[Contradiction]:
+    """What the training images ask of the pools' machines: driver, GPUs, architecture."""
+    where: Location = ("images", "torch")
+    pools: dict[str, list[str]] = {}  # by what stands against the image there
+    by: list[Location] = [where]
+    for index, pool in enumerate(aws.node_pools):
+        machines = [instance_type(name) for name in pool.types]
+        if not all(each.has_gpu for each in machines) or len({each.architecture for each in machines}) > 1:
+            continue  # said already
+        try:
+            reasons = why_not(pool, torch, driver=driver_of(aws, pool))
+        except MatrixError as error:
+            reasons = [str(error)]
+        if reasons:
+            at: Location = ("aws", "nodePools", index)
+            pools.setdefault("; ".join(reasons), []).append(pool.name)
+            by += [*_of_software(at), (*at, "efa")]
+    if not pools:
+        return
+    against = ". ".join(f"On pool {', '.join(names)}: {reasons}" for reasons, names in pools.items())
+    fitting = fitting_torch(aws)
+    instead = (
+        f"Torch {fitting} runs on all pools"
+        if fitting
+        else "No torch of the matrix runs on all pools (`trainyard images matrix`): choose other types"
+    )
+    what = f"is {torch_of(torch)}, whose images cannot run everywhere. {against}. {instead}"
+    yield Contradiction(where, what, setting(where, fitting) if fitting else None, tuple(by))
+
+
+def _of_software(at: Location) -> tuple[Location, ...]:
+    """The values that decide what software a pool's machines have."""
+    return ((*at, "types"), (*at, "operatingSystem"), ("aws", "kubernetesVersion"))
 
 
 def _conditions(machine: InstanceType, kubernetes: str, *, efa: bool) -> set[str]:

@@ -170,18 +170,6 @@ def _kubernetes(value: str) -> str:
     return value
 
 
-def _cuda(value: str) -> str:
-    from infra.catalog.versions import NotInLockError, versions  # noqa: PLC0415
-
-    if not re.fullmatch(r"[1-9][0-9]\.[0-9]", value):
-        raise ValueError("must be a release of CUDA, in quotes, as in '13.0'")
-    try:
-        versions().driver_floor(value)
-    except NotInLockError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
 def _retention(value: int) -> int:
     if value not in CLOUDWATCH_DAYS:
         near = min(CLOUDWATCH_DAYS, key=lambda days: (days < value, abs(days - value)))
@@ -266,7 +254,6 @@ KeyArn = Annotated[
 Moment = Annotated[str, AfterValidator(_moment), Field(examples=["2027-01-31T11:30:00Z"])]
 InstanceTypeName = Annotated[str, AfterValidator(_instance_type), Field(examples=["g6.xlarge"])]
 KubernetesVersion = Annotated[str, AfterValidator(_kubernetes), Field(examples=["1.36"])]
-CudaVersion = Annotated[str, AfterValidator(_cuda)]
 RetentionDays = Annotated[int, AfterValidator(_retention), Whole]
 LustreCapacity = Annotated[int, AfterValidator(_lustre_capacity), Whole]
 Email = Annotated[

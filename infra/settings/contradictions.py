@@ -19,8 +19,6 @@ def contradictions(settings: Settings, stack: str) -> Iterator[Contradiction]:
     yield from _of_other_targets(settings)
     if settings.target == "local":
         yield from _room_on_this_computer(settings)
-    else:
-        yield from _images_to_pull(settings)
     if settings.target == "kubeconfig" and settings.kubeconfig is None:
         fix = setting(("kubeconfig", "path"), "~/.kube/config")
         by: tuple[Location, ...] = (("target",), ("kubeconfig",))
@@ -46,6 +44,10 @@ def _of_other_targets(settings: Settings) -> Iterator[Contradiction]:
     if target != "local" and "node_pools" in settings.model_fields_set:
         where = "the machines of that cluster are there already" if target == "kubeconfig" else "see aws.nodePools"
         yield Contradiction(("nodePools",), f"has no meaning with target {target}: {where}", removing("nodePools"))
+    if target == "local" and settings.images.torch is not None:
+        torch: Location = ("images", "torch")
+        what = "has no meaning with target local: its training image is this checkout with the torch of this computer"
+        yield Contradiction(torch, what, removing(*torch), (("target",), torch))
     classes = {"etcd": settings.etcd.storage_class, "checkpoints": settings.checkpoints.storage_class}
     for section, storage_class in classes.items():
         if storage_class is not None and target != "kubeconfig":
@@ -65,14 +67,3 @@ def _room_on_this_computer(settings: Settings) -> Iterator[Contradiction]:
         yield Contradiction(members, what, setting(members, 1), (members, ("target",), ("nodePools",)))
     if (total := sum(pool.nodes for pool in settings.node_pools)) > LOCAL_NODES_MAX:
         yield Contradiction(("nodePools",), f"ask for {total} nodes; the local target has room for {LOCAL_NODES_MAX}")
-
-
-def _images_to_pull(settings: Settings) -> Iterator[Contradiction]:
-    for image in ("controller", "etcd"):
-        if image not in settings.images.model_fields_set:
-            where = ("images", image)
-            what = (
-                f"is missing: with target {settings.target} the cluster pulls it, and the default is only in the image"
-                " table of the local target"
-            )
-            yield Contradiction(where, what, setting(where, f"REGISTRY/{image}:TAG"), (("target",), where))

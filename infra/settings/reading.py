@@ -6,17 +6,19 @@ import copy
 import difflib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import yaml
 
+from infra.settings import image_lock
 from infra.settings.base import FROM_TEXT
 from infra.settings.contradictions import contradictions
 from infra.settings.explanations import explained, follows, location_of, meant_by
-from infra.settings.mistakes import PROJECT, Location, Mistake, SettingsError, key_path, line_of, report
+from infra.settings.images import pulled
+from infra.settings.mistakes import PROJECT, Location, Mistake, SettingsError, key_path, line_of, report, setting
 from infra.settings.places import YAML_MISTAKES, Places
 from infra.settings.sections import Settings
 from infra.settings.shape import place_at
@@ -25,7 +27,15 @@ from infra.settings.shape import place_at
 _PULUMI_KEYS = ("config", "encryptedkey", "encryptionsalt", "environment", "secretsprovider")
 
 
-def parse(values: Mapping[str, Any], *, stack: str, source: str, text: bool = False) -> Settings:
+def parse(
+    values: Mapping[str, Any],
+    *,
+    stack: str,
+    source: str,
+    text: bool = False,
+    folder: Path | None = None,
+    need_images: bool = True,
+) -> Settings:
     """Check the configuration of a stack.
 
     Args:
@@ -33,18 +43,24 @@ def parse(values: Mapping[str, Any], *, stack: str, source: str, text: bool = Fa
         stack: the stack's name, for the commands in the message.
         source: where the values came from, for the message.
         text: numbers may come as text.
+        folder: where the stack's image lock is; None: nothing was built for it.
+        need_images: whether it is a mistake that an image which the stack runs was not built; otherwise a reference
+            that nobody can pull stands for it, see `Images.built`.
 
     Raises:
         SettingsError: with all mistakes at once.
     """
-    settings, mistakes = _check(values, stack, {}, text=text)
+    settings, mistakes = _check(values, stack, {}, text=text, folder=folder, need_images=need_images)
     if settings is None or mistakes:
         raise SettingsError(report(mistakes, source))
     return settings
 
 
 def read_stack_file(path: Path, stack: str) -> Settings:
-    """Read and check `Pulumi.<stack>.yaml`.
+    """Read and check `Pulumi.<stack>.yaml`, with the stack's image lock beside it.
+
+    Images that were not built yet are no mistake here (the stack file is right, and tells what to build): whoever is
+    about to run them asks `require_images`.
 
     Raises:
         SettingsError: the file is missing, is not YAML, or has mistakes (all of them are listed).
@@ -76,20 +92,39 @@ def read_stack_file(path: Path, stack: str) -> Settings:
     if not isinstance(document, dict) or not isinstance(config, dict | None):
         raise SettingsError(f"{path}: must be a mapping with a mapping `config` in it, as in Pulumi.local.yaml")
     mistakes = [*_foreign_keys(document, places.lines), *places.mistakes(stack)]
-    settings, more = _check(_with_text_keys(config or {}), stack, places.config_lines, text=False)
+    settings, more = _check(_with_text_keys(config or {}), stack, places.config_lines, text=False, folder=path.parent)
     if settings is None or mistakes or more:
         raise SettingsError(report(mistakes + more, str(path)))
     return settings
 
 
-def from_engine(config: Mapping[str, Any], stack: str) -> Settings:
+def from_engine(
+    config: Mapping[str, Any], stack: str, folder: Path | None = None, *, need_images: bool = True
+) -> Settings:
     """Check the values that the engine hands to the program: structured ones arrive as JSON text, the rest as text.
+
+    Args:
+        config: the values by full key.
+        stack: the stack's name.
+        folder: where the stack's image lock is; None: nothing was built for it.
+        need_images: see `parse`.
 
     Raises:
         SettingsError: with all mistakes at once.
     """
     values = {key: _decode(value) for key, value in config.items()}
-    return parse(values, stack=stack, source=f"Pulumi.{stack}.yaml", text=True)
+    source = f"Pulumi.{stack}.yaml"
+    return parse(values, stack=stack, source=source, text=True, folder=folder, need_images=need_images)
+
+
+def require_images(settings: Settings, stack: str) -> None:
+    """Before a stack is brought up: was everything built that its own pods run?
+
+    Raises:
+        SettingsError: it was not.
+    """
+    if mistakes := list(_not_built(settings, stack, {})):
+        raise SettingsError(report(mistakes, f"Pulumi.{stack}.yaml"))
 
 
 def _decode(value: Any) -> Any:
@@ -102,7 +137,13 @@ def _decode(value: Any) -> Any:
 
 
 def _check(
-    values: Mapping[str, Any], stack: str, lines: Mapping[Location, int], *, text: bool
+    values: Mapping[str, Any],
+    stack: str,
+    lines: Mapping[Location, int],
+    *,
+    text: bool,
+    folder: Path | None,
+    need_images: bool = False,
 ) -> tuple[Settings | None, list[Mistake]]:
     """The settings, if every single value is right, and all mistakes."""
     prefix = f"{PROJECT}:"
@@ -123,7 +164,38 @@ def _check(
             key = key_path(found.at)
             fix = f"{found.fix} -s {stack}" if found.fix else f"edit {key} in Pulumi.{stack}.yaml"
             mistakes.append(Mistake(key, found.what, fix, line_of(found.at, lines)))
+    if draft and draft.target != "local" and ("target",) not in wrong:
+        try:
+            lock = image_lock.read(folder, stack) if folder else image_lock.ImageLock()
+        except image_lock.ImageLockError as error:
+            return settings, [*mistakes, _damaged(error, stack)]
+        # Who names what stands for an image (a rehearsal does) knows that it was not built.
+        named = "controller" in draft.images.model_fields_set or ("images", "controller") in wrong
+        if need_images and not named:
+            mistakes += _not_built(_with_images(draft, lock), stack, lines)
+        settings = _with_images(settings, lock) if settings else None
     return settings, mistakes
+
+
+def _with_images(settings: Settings, lock: image_lock.ImageLock) -> Settings:
+    return settings.model_copy(update={"images": pulled(settings.images, lock)})
+
+
+def _not_built(settings: Settings, stack: str, lines: Mapping[Location, int]) -> Iterator[Mistake]:
+    if settings.images.built:
+        return
+    where: Location = ("images", "controller")
+    what = f"is missing, and {image_lock.path_of(Path(), stack)} has none: it was not built yet"
+    if settings.target == "aws":
+        what += f" (and before the first build: trainyard up -s {stack} --only registry)"
+    fix = f"{image_lock.build_command(stack)}, or {setting(where, 'REGISTRY/controller:TAG')} -s {stack}"
+    yield Mistake(key_path(where), what, fix, line_of(where, lines))
+
+
+def _damaged(error: image_lock.ImageLockError, stack: str) -> Mistake:
+    name = str(image_lock.path_of(Path(), stack))
+    fix = f"git checkout -- {name}, or remove it and run {image_lock.build_command(stack)}"
+    return Mistake(name, str(error).removeprefix(f"{name} "), fix)
 
 
 def _validated(own: Mapping[str, Any], *, text: bool) -> Settings:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from infra.settings.aws import Aws
 from infra.settings.base import Name, Section, Size, Switch, Whole, Words
+from infra.settings.images import Images
 from infra.wiring.naming import TAKEN_NAMESPACES
 
 Target = Literal["local", "kubeconfig", "aws"]
@@ -94,18 +95,6 @@ class Kubeconfig(Section):
     """Context in that file; absent: its current one."""
 
 
-class Images(Section):
-    """What the stack's own pods run.
-
-    The local target takes them from its image table. Any other cluster pulls them, so there both must be named.
-    """
-
-    controller: Words = "trainyard/controller:local"
-    """Runs the ElasticJob controller."""
-    etcd: Words = "trainyard/etcd:local"
-    """Runs etcd."""
-
-
 def _pools_of(earlier: dict[str, Any]) -> tuple[NodePool, ...]:
     return (NodePool(name="system"),) if earlier.get("target") == "local" else ()
 
@@ -128,7 +117,7 @@ class Settings(Section):
     controller: Controller = Controller()
     """The ElasticJob controller."""
     images: Images = Images()
-    """What the stack's own pods run; both must be named where the cluster pulls them: with any target but `local`."""
+    """The torch of the training images, and what the stack's own pods run."""
     local: Local | None = None
     """Only for `target: local`."""
     kubeconfig: Kubeconfig | None = None

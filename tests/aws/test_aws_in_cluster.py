@@ -134,4 +134,4 @@ def test_the_stack_tells_what_people_need_to_go_on(prod: Recorded) -> None:
         "pools",
     }  # fmt: skip
     assert prod.outputs["pools"]["gpu-block"]["limits"]["vpc.amazonaws.com/efa"] == "32"
-    assert set(prod.outputs["registries"]) == {"training", "controller", "etcd"}
+    assert set(prod.outputs["registries"]) == {"training", "controller", "nccl-tests"}

@@ -52,7 +52,7 @@ def test_protection_is_switched_off_without_making_anything_anew(prod: Recorded)
         ("bucket", "forceDestroy"),
         ("training-images", "forceDelete"),
         ("controller-images", "forceDelete"),
-        ("etcd-images", "forceDelete"),
+        ("nccl-tests-images", "forceDelete"),
     }
 
 
@@ -118,7 +118,7 @@ def test_the_bucket_archives_all_and_expires_checkpoints_alone(prod: Recorded) -
 
 def test_an_image_s_tag_stays_what_it_is_and_old_images_go(prod: Recorded) -> None:
     names = {each.inputs["name"] for each in prod.of("Repository")}
-    assert names == {f"trainyard-prod/{image}" for image in ("training", "controller", "etcd")}
+    assert names == {f"trainyard-prod/{image}" for image in ("training", "controller", "nccl-tests")}
     for each in prod.of("Repository"):
         assert each.inputs["imageTagMutability"] == "IMMUTABLE"
         assert each.inputs["imageScanningConfiguration"] == {"scanOnPush": True}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from images.matrix import Matrix, matrix
 from infra.catalog.versions import Ami, Versions
 from infra.clusters import CHECKOUT
 from infra.settings import Settings, SettingsError, from_engine, read_stack_file
@@ -108,8 +109,9 @@ VALUES = [
     Case(("aws", "region"), REMOVED, "aws.region", "is missing", "trainyard:aws.region us-east-2"),
     Case(("aws", "kubernetesVersion"), "1.29", "aws.kubernetesVersion", "is not in the version lock; tested: 1.34"),
     Case(("aws", "kubernetesVersion"), 1.36, "aws.kubernetesVersion", "is 1.36: must be text; in quotes"),
-    Case(("aws", "cuda"), "thirteen", "aws.cuda", "must be a release of CUDA, in quotes"),
-    Case(("aws", "cuda"), "99.0", "aws.cuda", "has no driver for CUDA 99.0; it has 12.4"),
+    Case(("aws", "cuda"), "13.0", "aws.cuda", "unknown key", "config rm --path trainyard:aws.cuda"),
+    Case(("images", "torch"), "2.51", "images.torch", "is no torch of the matrix; nearest: 2.15", "images.torch 2.15"),
+    Case(("images", "torch"), 2.15, "images.torch", "is 2.15: must be text; in quotes", "images.torch 2.15"),
     Case(("aws", "kmsKeyArn"), "alias/x", "aws.kmsKeyArn", "must be the ARN of a KMS key (not of an alias)"),
     Case(("aws", "clusterName"), "Prod", "aws.clusterName", "must be a Kubernetes name"),
     Case(("aws", "protect"), "yes", "aws.protect", "must be true or false, without quotes", "aws.protect false"),
@@ -184,7 +186,6 @@ COMBINATIONS = [
     Case(("kubeconfig",), {"path": "k"}, "kubeconfig", "has no meaning with target aws"),
     Case(("target",), "local", "aws", "has no meaning with target local", "config rm --path trainyard:aws"),
     Case(("aws",), REMOVED, "aws", "target aws needs it: at least `region`", "trainyard:aws.region us-east-2"),
-    Case(("images", "etcd"), REMOVED, "images.etcd", "is missing: with target aws the cluster pulls it"),
     Case(("etcd", "storageClass"), "fast", "etcd.storageClass", "has no meaning with target aws: it brings its own"),
     Case(("checkpoints", "storageClass"), "nfs", "checkpoints.storageClass", "has no meaning with target aws"),
     Case(("checkpoints", "accessMode"), "ReadWriteMany", "checkpoints.accessMode", "EFS and Lustre are always shared"),
@@ -338,13 +339,45 @@ def with_image(
     monkeypatch.setattr(Versions, "ami", lambda *_, **__: image)
 
 
-def test_a_driver_too_old_for_the_cuda_of_the_training_image_is_refused(
+def test_a_driver_too_old_for_the_cuda_of_torch_is_refused_with_the_torch_that_runs_everywhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with_image(monkeypatch, driver="570.26")
-    message = mistakes_in_file(tmp_path, changed(EFA_POOL, BLOCK))
-    assert "trainyard:aws.cuda (line 6): is '13.0', which needs driver 580.65.06; the image of pool 'gpu'" in message
-    assert settings_of(changed(("aws", "cuda"), "12.8")).aws
+    message = mistakes_in_file(tmp_path, changed(("images", "torch"), "2.15"))
+    assert (
+        "trainyard:images.torch (line 6): is 2.15, whose images cannot run everywhere. On pool gpu, efa: the machine's"
+        " driver" in message
+    )
+    assert "570.26 is older than 580.65.06, which CUDA 13.2 needs" in message
+    assert "Torch 2.9 runs on all pools" in message
+    assert "fix: pulumi config set --path trainyard:images.torch 2.9 -s dev" in message
+    assert settings_of(changed(("images", "torch"), "2.9")).aws
+    assert "trainyard:images.torch (line 3): is 2.15, whose images" in mistakes_in_file(tmp_path, SMALL), "the newest"
+
+
+def test_gpus_for_which_torch_has_no_code_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only_hopper = {"sm": {"amd64": ("sm_90",), "arm64": ("sm_90",)}}
+    rows = [
+        row.model_copy(update={"torch": row.torch.model_copy(update=only_hopper)}) if row.torch else row
+        for row in matrix().rows
+    ]
+    monkeypatch.setattr("infra.wiring.images.matrix", lambda: Matrix(rows=tuple(rows)))
+    message = mistakes_in_file(tmp_path, SMALL)
+    assert "1 mistake;" in message, "the pool of H100 is not concerned"
+    assert (
+        "cannot run everywhere. On pool gpu: no code of this torch (sm_90) runs on GPUs of compute capability 8.9"
+        in message
+    )
+    assert "No torch of the matrix runs on all pools (`trainyard images matrix`): choose other types" in message
+
+
+def test_grace_machines_need_a_torch_with_cuda_for_arm(tmp_path: Path) -> None:
+    grace = {"name": "grace", "types": ["p6e-gb200.36xlarge"]}
+    config = changed(POOL, grace)
+    config["images"]["torch"] = "2.9"
+    message = mistakes_in_file(tmp_path, config)
+    assert "cannot run everywhere. On pool grace: " in message
+    assert "arm64" in message
 
 
 def test_known_bad_versions_of_the_lock_are_refused_where_they_fail(
