@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from images.lint.document import parse
 from images.lint.labels import DRIVER
 from images.lint.rule import Finding, Rule
 from images.matrix import BaseImage, matrix
-from images.render import bake, render, render_all
+from images.render import Options, bake, render, render_all
 
 EFA, CUDA, CPU, NGC, TESTS = "efa", "cuda", "cpu", "ngc", "nccl-tests"
 SUM = "0" * 64
@@ -156,6 +157,22 @@ def test_what_we_render_has_no_errors_and_warns_only_of_what_the_matrix_explains
         for one in all_of:
             assert one.severity == "warning"
             assert any(image.unpinned and image.unpinned in one.message for image in bases_of(name)), one
+
+
+def test_what_a_user_adds_brings_no_findings(tmp_path: Path) -> None:
+    requirements = tmp_path / "extra.txt"
+    requirements.write_text(f"ninja==1.13.0 --hash=sha256:{SUM}\neinops==0.8.1 --hash=sha256:{SUM}\n")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.py").write_text("print(1)\n")
+    contexts = {
+        f"{name} {compiled}": render(
+            matrix().row(name),
+            Options(requirements=requirements, source=source, apt=("git",), compile=compiled),
+        )
+        for name, compiled in ((CPU, False), (CUDA, True), (EFA, True), ("infiniband", False))
+    }
+    assert {name: found for name, found in lint_all(contexts).items() if found} == {}
 
 
 def bases_of(name: str) -> list[BaseImage]:
