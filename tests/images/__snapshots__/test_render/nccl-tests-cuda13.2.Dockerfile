@@ -1,0 +1,124 @@
+# trainyard nccl-tests-cuda13.2: NVIDIA's nccl-tests with NCCL 2.30.7, CUDA 13.2.
+# Written by `trainyard images render nccl-tests-cuda13.2`. To change it, change images/matrix.toml or the template.
+
+ARG BASE_IMAGE=nvidia/cuda:13.2.1-base-ubuntu24.04
+ARG BUILDER_IMAGE=nvidia/cuda:13.2.1-devel-ubuntu24.04@sha256:44a9504c6dfb50b1241464241b02a93871928f373de6f5a644cf5fe9f080aa63
+ARG SOURCE_DATE_EPOCH=0
+ARG VERSION=0.1.0
+ARG REVISION=""
+ARG CREATED="1970-01-01T00:00:00Z"
+ARG NCCL_TESTS_SHA256="38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
+
+FROM ${BUILDER_IMAGE} AS tools
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        build-essential \
+        ca-certificates \
+        python3 \
+        python3-venv \
+    && apt-get clean \
+    && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
+        /var/cache/debconf/*-old /var/lib/dpkg/*-old
+COPY uv.txt /build/
+RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
+    python3 -m venv /opt/uv \
+    && SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
+        /opt/uv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /build/uv.txt
+
+# NCCL of the lock, laid out as builds expect it.
+FROM tools AS nccl
+COPY requirements.txt /build/
+RUN --mount=type=cache,id=trainyard-uv,target=/root/.cache/uv,sharing=locked \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
+    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
+        /opt/uv/bin/uv pip install --python /opt/uv/bin/python --target /wheels \
+        --no-deps --require-hashes --no-build -r /build/requirements.txt \
+    && mkdir /opt/nccl \
+    && cp -r /wheels/nvidia/nccl/include /wheels/nvidia/nccl/lib /opt/nccl/ \
+    && ln -s libnccl.so.2 /opt/nccl/lib/libnccl.so
+
+FROM tools AS nccl-tests
+ARG SOURCE_DATE_EPOCH
+ARG NCCL_TESTS_SHA256
+COPY build/fetch.py /build/
+RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    python3 /build/fetch.py https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.17.6.tar.gz \
+        "${NCCL_TESTS_SHA256}" /tmp/nccl-tests.tar.gz \
+    && mkdir /src \
+    && tar --extract --gzip --file /tmp/nccl-tests.tar.gz --directory /src --strip-components 1 --no-same-owner
+COPY --from=nccl /opt/nccl /opt/nccl
+RUN case "$(uname -m)" in \
+        x86_64) codes="75 80 86 90 100 120" ;; \
+        aarch64) codes="80 90 100 110 120" ;; \
+    esac \
+    && gencode="" \
+    && for code in ${codes}; do \
+        gencode="${gencode} -gencode=arch=compute_${code},code=sm_${code}"; \
+    done \
+    && make --directory /src --jobs "$(nproc)" MPI=0 CUDA_HOME=/usr/local/cuda NCCL_HOME=/opt/nccl \
+        NVCC_GENCODE="${gencode} -gencode=arch=compute_${code},code=compute_${code}" \
+    && mkdir /opt/nccl-tests \
+    && cp /src/build/*_perf /opt/nccl-tests/
+
+FROM ${BASE_IMAGE} AS runtime
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        tini \
+    && apt-get clean \
+    && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
+        /var/cache/debconf/*-old /var/lib/dpkg/*-old
+RUN groupadd --gid 65532 trainyard \
+    && SOURCE_DATE_EPOCH=0 useradd --no-log-init --uid 65532 --gid 65532 \
+        --create-home --shell /usr/sbin/nologin trainyard \
+    && rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
+COPY --from=nccl /opt/nccl/lib/libnccl.so.2 /opt/trainyard/lib/
+COPY --from=nccl-tests /opt/nccl-tests/ /opt/nccl-tests/
+COPY image.json /etc/trainyard/
+ENV PATH=/opt/nccl-tests:${PATH}
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV NCCL_DEBUG=WARN
+# Exactly one NCCL, and the tests find it.
+RUN echo /opt/trainyard/lib >/etc/ld.so.conf.d/trainyard-nccl.conf \
+    && ldconfig \
+    && rm -rf /var/cache/ldconfig/aux-cache \
+    && test "$(find / -xdev -type f -name 'libnccl.so*')" = /opt/trainyard/lib/libnccl.so.2 \
+    && ldd /opt/nccl-tests/all_reduce_perf \
+    && case "$(ldd /opt/nccl-tests/*_perf)" in *"not found"*) exit 1 ;; esac
+
+FROM tools AS sbom
+ARG SOURCE_DATE_EPOCH
+ARG VERSION
+COPY build/sbom.py image.json /build/
+COPY --from=runtime /var/lib/dpkg/status /build/
+RUN python3 /build/sbom.py --facts /build/image.json --version "${VERSION}" --no-python --dpkg /build/status \
+        --component nccl=2.30.7 --component nccl-tests=2.17.6 >/sbom.cdx.json
+
+FROM runtime AS image
+COPY --from=sbom /sbom.cdx.json /etc/trainyard/
+ARG BASE_IMAGE
+ARG VERSION
+ARG REVISION
+ARG CREATED
+LABEL org.opencontainers.image.title="trainyard nccl-tests-cuda13.2" \
+      org.opencontainers.image.description="NVIDIA's nccl-tests with NCCL 2.30.7, CUDA 13.2" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}" \
+      dev.trainyard.row="nccl-tests-cuda13.2" \
+      dev.trainyard.kind="nccl-tests" \
+      dev.trainyard.variant="cuda" \
+      dev.trainyard.cuda="13.2" \
+      dev.trainyard.nccl="2.30.7" \
+      dev.trainyard.minimum-driver="580.65.06" \
+      dev.trainyard.sm="amd64=sm_75,sm_80,sm_86,sm_90,sm_100,sm_120;arm64=sm_80,sm_90,sm_100,sm_110,sm_120"
+
+WORKDIR /workspace
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/opt/nccl-tests/all_reduce_perf"]
+CMD ["-b", "8", "-e", "1G", "-f", "2", "-g", "1"]
