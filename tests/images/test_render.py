@@ -31,7 +31,7 @@ class DockerfileExtension(SingleFileSnapshotExtension):
     file_extension = "Dockerfile"
 
     @classmethod
-    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
+    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:  # noqa: ARG003
         return str(index)
 
 
