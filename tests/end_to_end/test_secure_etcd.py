@@ -25,7 +25,7 @@ from infra.clusters import CHECKOUT
 from training.launch.etcd_client import EtcdClient, EtcdError, EtcdUnreachableError, parse_endpoints
 from training.launch.rendezvous import PREFIX
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(300), pytest.mark.xdist_group("secure-etcd")]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200), pytest.mark.xdist_group("secure-etcd")]
 
 NAME = "test-secure-etcd"
 FILE = CHECKOUT / f"Pulumi.{NAME}.yaml"
@@ -45,7 +45,7 @@ class SecureStack(Stack):
     def shell(self, command: str) -> str:
         script = f'set -e; eval "$({TRAINYARD} env -s {NAME})"; cd {CHECKOUT}; {command}'
         return subprocess.run(
-            ["bash", "-c", script], env=self.environment, capture_output=True, text=True, timeout=60, check=True
+            ["bash", "-c", script], env=self.environment, capture_output=True, text=True, timeout=300, check=True
         ).stdout
 
     def objects(self, kind: str, namespace: str) -> list[dict[str, Any]]:
@@ -66,7 +66,9 @@ class SecureStack(Stack):
             server_name="etcd.trainyard-system" if tls else None,
             user=secret["user"] if login else None,
             password=secret["password"] if login else None,
-            call_timeout=timedelta(seconds=2),
+            # Who does not speak TLS is never answered and gives up soon; the others are, on a slow computer later.
+            attempt_timeout=timedelta(seconds=30 if tls else 1),
+            call_timeout=timedelta(seconds=120 if tls else 2),
         )
 
 
@@ -129,6 +131,6 @@ def test_upkeep_finds_nothing_to_do(stack: SecureStack) -> None:
     """A run that changed users each hour would cost running jobs a login."""
     system = ("-n", "trainyard-system")
     stack.kubectl("create", "job", *system, "--from=cronjob/etcd-upkeep", "by-hand")
-    stack.kubectl("wait", *system, "--for=condition=complete", "--timeout=30s", "job/by-hand")
+    stack.kubectl("wait", *system, "--for=condition=complete", "--timeout=240s", "job/by-hand")
     done = json.loads(stack.kubectl("logs", *system, "job/by-hand").splitlines()[-1])
     assert (done["message"], done["made"], done["users_changed"]) == ("done", [], False)

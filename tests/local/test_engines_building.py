@@ -40,7 +40,7 @@ if [ $mode = one-fails ]; then
 fi
 case $mode in
 fail) for i in $(seq 30); do echo "line $i"; done; echo "${FAKE_GO_SAYS:-undefined: x}"; exit 1 ;;
-slow) echo "compiling"; touch "$GOTMPDIR/half-written"; sleep 600 & echo $! >"$FAKE_GO_DIR/compiler"; wait; exit 1 ;;
+slow) echo "compiling"; touch "$GOTMPDIR/half-written"; sleep 60 & echo $! >"$FAKE_GO_DIR/compiler"; wait; exit 1 ;;
 pause) sleep 0.5 ;;
 held) until [ -e "$FAKE_GO_DIR/go on" ]; do sleep 0.05; done ;;
 esac

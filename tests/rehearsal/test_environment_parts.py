@@ -401,7 +401,7 @@ class TestWatching:
 
     def removal(self, *, hopeless: bool) -> None:
         with inspection.claims_must_be_free(Path("k")) as event:
-            assert event.wait(5 if hopeless else 0.1) == hopeless
+            assert event.wait(120 if hopeless else 0.1) == hopeless
             raise TrainyardError("the engine was interrupted")
 
     def test_a_claim_that_a_pod_holds_ends_the_removal_and_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,4 +442,4 @@ class TestWatching:
         with inspection.pods_must_fit(Path("k"), "training") as hopeless:
             assert not hopeless.wait(0.1)
         with inspection.pods_must_fit(Path("k"), "elsewhere") as hopeless:
-            assert hopeless.wait(5)
+            assert hopeless.wait(120)
