@@ -49,11 +49,15 @@ def driver_floor(cuda: str) -> str | None:
 
 
 def usd_per_hour(type_name: str, region: str, capacity: str) -> Decimal | None:
-    """Price of a machine's hour at most; `capacity` as EKS spells it. None where no figure is known."""
+    """Price of a machine's hour at most; `capacity` as EKS spells it. None where no figure is known.
+
+    Spot costs less than on demand, and so does a capacity block, whose own price is taken where there is one.
+    """
     found = prices.price(type_name, region)
     if found is None:
         return None
-    return found.capacity_block if capacity == "CAPACITY_BLOCK" else found.usd_per_hour
+    block = found.capacity_block if capacity == "CAPACITY_BLOCK" else None
+    return found.usd_per_hour if block is None else block
 
 
 def known_failures(component: str, version: str, conditions: Iterable[str]) -> list[KnownBad]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from policies.catalogue import InstanceType, machine
 from policies.rule import Resource, Stack
-from policies.values import UnknownMemberError, Value
+from policies.values import UNKNOWN, UnknownMemberError, Value
 
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
@@ -31,8 +31,10 @@ class Group:
 
     @property
     def body(self) -> Value:
-        """Of the template; nothing where it has none in this stack."""
-        return self.template.props if self.template else Value(None)
+        """Of the template; nothing where there is none, unknown where it is made elsewhere."""
+        if self.template is not None:
+            return self.template.props
+        return Value(UNKNOWN, "launchTemplate") if self.template_elsewhere else Value(None)
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class Group:
     def type_names(self) -> list[str]:
         """Instance types, of the group or of its template."""
         names = self.props.at("instanceTypes").texts()
-        if names or self.template is None:
+        if names:
             return names
         own = self.body.at("instanceType").text()
         return [own] if own else []

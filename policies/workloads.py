@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from policies.rule import Resource
-from policies.values import Value
+from policies.values import UNKNOWN, UnknownMemberError, Value
 
 KUBERNETES = ("kubernetes:",)
 GPU = "nvidia.com/gpu"
@@ -32,6 +32,8 @@ _DEFINITIONS = ("CustomResourceDefinition", "Release", "Chart")
 """Kinds that hold no pods of their own, though what they hold may look so."""
 _ELASTIC = re.compile(r"kubernetes:(elastic\.pytorch\.org|kubeflow\.org|trainer\.kubeflow\.org)/")
 _DEEPEST = 12
+_LEADING = ("spec", "template", "jobTemplate")
+"""Members that lead to pods."""
 _SUFFIXES = {
     "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
@@ -138,7 +140,11 @@ class Toleration:
 
 
 def pods(resource: Resource) -> list[Pod]:
-    """All pod templates of a Kubernetes object."""
+    """All pod templates of a Kubernetes object.
+
+    Raises:
+        UnknownMemberError: something is unknown that may hold pods.
+    """
     if not resource.type.startswith("kubernetes:") or resource.kind in _DEFINITIONS:
         return []
     return list(_templates(resource, resource.props, 0))
@@ -150,18 +156,24 @@ def containers(resource: Resource) -> Iterable[Container]:
 
 
 def _templates(owner: Resource, value: Value, depth: int) -> Iterator[Pod]:
-    if depth > _DEEPEST or value.is_unknown or not isinstance(value.raw, Mapping):
+    if depth > _DEEPEST or not isinstance(value.raw, Mapping):
         return
     for key, one in value.members().items():
+        if one.is_unknown and (key in _LEADING or key.endswith("eplicaSpecs") or value.path.endswith("eplicaSpecs")):
+            raise UnknownMemberError(one.path)  # pods may be in it
         if key == "status" and depth == 0:
             continue
-        if key == "spec" and isinstance(one.raw, Mapping) and isinstance(one.raw.get("containers"), list | tuple):
+        if key == "spec" and isinstance(one.raw, Mapping) and _is_list(one.raw.get("containers")):
             yield Pod(owner, one, value.at("metadata"))
         elif isinstance(one.raw, Mapping):
             yield from _templates(owner, one, depth + 1)
         elif isinstance(one.raw, list | tuple):
             for each in one.items():
                 yield from _templates(owner, each, depth + 1)
+
+
+def _is_list(raw: object) -> bool:
+    return raw is UNKNOWN or isinstance(raw, list | tuple)
 
 
 def quantity(value: Value) -> float | None:

@@ -47,6 +47,8 @@ class Resource:
     ignore_changes: tuple[str, ...]
     after: frozenset[str]
     """URNs of what it depends on."""
+    sources: Mapping[str, tuple[str, ...]]
+    """By property: URNs of what its value comes from."""
     urn: str
 
     def statements(self, document: str = "policy") -> list[dict[str, Any]]:
@@ -80,6 +82,7 @@ class Recorder(mocks.MockMonitor):
                     retain=request.retainOnDelete,
                     ignore_changes=tuple(request.ignoreChanges),
                     after=frozenset(request.dependencies),
+                    sources={key: tuple(each.urns) for key, each in request.propertyDependencies.items()},
                     urn=answer.urn,
                 )
             )

@@ -65,7 +65,7 @@ def gpu_count(stack: Stack, settings: Settings) -> Iterator[Finding]:
         "maximumUsd": Setting(
             1000, "Most USD an hour for machines, all groups at their largest, at prices on demand.", "number"
         ),
-        "region": Setting("", "Region of the prices; empty: the AWS provider's.", "string"),
+        "region": Setting("", "Region whose prices hold; empty: that of the AWS provider.", "string"),
     },
     why="Forty p5 machines cost more in a night than a small car. The rule reckons with what could run, not with what "
     "does.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from policies.catalogue import InstanceType, machine
 from policies.groups import EFA_KINDS, Group, efa_groups, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Settings, Stack
@@ -23,21 +24,11 @@ _ACCELERATED = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst
 _NODE_EFA = "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html"
 
 
-def _efa_security_groups(stack: Stack) -> Iterator[tuple[Stack, list[Resource]]]:
-    """For each group with EFA, the security groups of its interfaces that the stack makes.
-
-    Which interface has which of several is not visible while ids are unknown: then one of them must be open to itself.
-    """
-    for group in efa_groups(stack):
-        if group.template is not None and group.has_efa():
-            yield stack, stack.behind(group.template, "networkInterfaces", GROUP)
-
-
 @topic.rule(
     "efa-security-group-self",
     "The security group of EFA interfaces lets all traffic in from itself and out to itself.",
     severity="critical",
-    each=_efa_security_groups,
+    each=lambda stack: [(stack, one) for one in efa_groups(stack)],
     presence=("securityGroupId", "referencedSecurityGroupId", "sourceSecurityGroupId", "cidrIpv4"),
     why="EFA packets pass only where a rule names the group itself, in both directions, for all protocols. Egress to "
     "0.0.0.0/0 "
@@ -75,15 +66,23 @@ workers:
     steps="Add an ingress and an egress rule with protocol -1 that reference the group itself.",
     references=(_GUIDE, "https://github.com/gardener/gardener-extension-provider-aws/pull/1833"),
 )
-def security_group_self(subject: tuple[Stack, list[Resource]], _: Settings) -> Iterator[Finding]:
-    """By rules of their own, by rules of the older kind, or inline."""
-    stack, candidates = subject
-    lacking = {one.urn or one.name: _ways_closed(stack, one) for one in candidates}
-    if not all(lacking.values()):
+def security_group_self(subject: tuple[Stack, Group], _: Settings) -> Iterator[Finding]:
+    """By rules of their own, by rules of the older kind, or inline.
+
+    Which interface has which of several groups is not visible while ids are unknown: then one of them must be open.
+    """
+    stack, group = subject
+    if not group.has_efa() or group.template is None:
         return
-    for one in candidates:
-        for way in lacking[one.urn or one.name]:
-            yield Finding(f"has no {way} rule for all protocols that references the group itself", one)
+    candidates = stack.behind(group.template, "networkInterfaces", GROUP)
+    if not candidates:  # groups made elsewhere cannot be seen, and those that are unknown are said to be
+        for interface in group.efa_interfaces():
+            interface.at("securityGroups").texts()
+    lacking = [(one, _ways_closed(stack, one)) for one in candidates]
+    if all(ways for _, ways in lacking):
+        for one, ways in lacking:
+            for way in ways:
+                yield Finding(f"has no {way} rule for all protocols that references the group itself", one)
 
 
 def _ways_closed(stack: Stack, group: Resource) -> list[str]:
@@ -219,23 +218,23 @@ def interface_layout(group: Group, _: Settings) -> Iterator[Finding]:
         yield Finding(
             "interfaces beside the first are efa instead of efa-only: each takes an address and a route", group.template
         )
-    for machine in group.machines():
-        if not machine.efa:
+    for type_of in group.machines():
+        if not type_of.efa:
             continue
         for (card, index), kind in places.items():
-            if card >= len(machine.cards):
-                yield Finding(f"card {card} does not exist: {machine.name} has {len(machine.cards)}", group.template)
-            elif kind in EFA_KINDS and not machine.cards[card].efa:
-                yield Finding(f"card {card} of {machine.name} has no EFA", group.template)
-            elif machine.device_index_max is not None and index > machine.device_index_max:
+            if card >= len(type_of.cards):
+                yield Finding(f"card {card} does not exist: {type_of.name} has {len(type_of.cards)}", group.template)
+            elif kind in EFA_KINDS and not type_of.cards[card].efa:
+                yield Finding(f"card {card} of {type_of.name} has no EFA", group.template)
+            elif type_of.device_index_max is not None and index > type_of.device_index_max:
                 yield Finding(
-                    f"device index {index} on card {card}: {machine.name} starts with at most "
-                    f"{machine.device_index_max}",
+                    f"device index {index} on card {card}: {type_of.name} starts with at most "
+                    f"{type_of.device_index_max}",
                     group.template,
                 )
-            elif sum(1 for place in places if place[0] == card) > machine.cards[card].interfaces:
+            elif sum(1 for place in places if place[0] == card) > type_of.cards[card].interfaces:
                 yield Finding(
-                    f"card {card} of {machine.name} holds {machine.cards[card].interfaces} interfaces", group.template
+                    f"card {card} of {type_of.name} holds {type_of.cards[card].interfaces} interfaces", group.template
                 )
 
 
@@ -407,7 +406,7 @@ def _keeps_off(pod: Pod, group: Group) -> str:
     "A pod that takes all GPUs of an EFA machine asks for its EFA interfaces and huge pages as well.",
     severity="high",
     level="advisory",
-    each=lambda stack: [(stack, pod) for one in stack.of(*KUBERNETES) for pod in pods(one)],
+    each=lambda stack: [(stack, one) for one in stack.of(*KUBERNETES)],
     why="A pod that asks for GPUs only gets no EFA device: NCCL uses TCP and says nothing. Without huge pages "
     "libfabric's "
     "buffers do not fit, and the job ends with `Cannot allocate memory`.",
@@ -443,27 +442,23 @@ job:
     steps="`trainyard template POOL` prints a job that asks for everything its machines offer.",
     references=(_NODE_EFA, "https://github.com/skypilot-org/skypilot/issues/10055"),
 )
-def pods_ask_for_all(subject: tuple[Stack, Pod], _: Settings) -> Iterator[Finding]:
+def pods_ask_for_all(subject: tuple[Stack, Resource], _: Settings) -> Iterator[Finding]:
     """Where a node selector tells the machine: its type, or labels of a group of this stack."""
-    stack, pod = subject
-    if not pod.has_gpus():
-        return
-    machine = _machine_of(stack, pod)
-    for container in pod.containers(init=False):
-        efa = quantity(container.asked("limits", EFA)) or 0
-        if machine and machine.efa and container.gpus() >= machine.gpus and efa < machine.efa:
-            yield Finding(
-                f"container {container.name} takes all {machine.gpus} GPUs of {machine.name} and {efa:.0f} of its "
-                f"{machine.efa} {EFA}",
-                pod.owner,
-            )
-        if efa and not (quantity(container.asked("limits", HUGEPAGES)) or 0):
-            yield Finding(f"container {container.name} asks for {EFA} and no {HUGEPAGES}", pod.owner)
+    stack, owner = subject
+    for pod in pods(owner):
+        if not pod.has_gpus():
+            continue
+        type_of = _machine_of(stack, pod)
+        for container in pod.containers(init=False):
+            efa = quantity(container.asked("limits", EFA)) or 0
+            if type_of and type_of.efa and container.gpus() >= type_of.gpus and efa < type_of.efa:
+                of = f"all {type_of.gpus} GPUs of {type_of.name} and {efa:.0f} of its {type_of.efa} {EFA}"
+                yield Finding(f"container {container.name} takes {of}", owner)
+            if efa and not (quantity(container.asked("limits", HUGEPAGES)) or 0):
+                yield Finding(f"container {container.name} asks for {EFA} and no {HUGEPAGES}", owner)
 
 
-def _machine_of(stack: Stack, pod: Pod):  # type: ignore[no-untyped-def]
-    from policies.catalogue import machine  # noqa: PLC0415
-
+def _machine_of(stack: Stack, pod: Pod) -> InstanceType | None:
     selector = {key: one.text() for key, one in pod.spec.at("nodeSelector").members().items()}
     if named := selector.get("node.kubernetes.io/instance-type"):
         return machine(named)

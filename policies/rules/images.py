@@ -138,7 +138,7 @@ def not_latest(container: Container, _: Settings) -> Iterator[str]:
     "image-by-digest",
     "Pods name their image by digest, or by a tag that cannot move.",
     severity="medium",
-    each=lambda stack: [(stack, one) for resource in stack.of(*KUBERNETES) for one in containers(resource)],
+    each=lambda stack: [(stack, one) for one in stack.of(*KUBERNETES)],
     frameworks=("CKV_K8S_43",),
     settings={
         "immutable": Setting(
@@ -168,28 +168,31 @@ controller:
     steps="Name the digest; or keep the image in a repository of the stack with imageTagMutability IMMUTABLE.",
     references=("https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy",),
 )
-def by_digest(subject: tuple[Stack, Container], settings: Settings) -> Iterator[Finding]:
+def by_digest(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[Finding]:
     """Four ways to be sure."""
-    stack, container = subject
-    image = container.value.at("image").text()
+    stack, owner = subject
+    for container in containers(owner):
+        image = container.value.at("image").text()
+        if not _is_fixed(stack, image, settings):
+            yield Finding(f"container {container.name}: image {image} has no digest, and its tag can move", owner)
+
+
+def _is_fixed(stack: Stack, image: str, settings: Settings) -> bool:
     repository, tag, digest = image_parts(image)
     if digest or tag in ("", "latest"):  # no version at all is another rule's matter
-        return
-    if image.partition("/")[2] in locked_images() or any(
-        fnmatch.fnmatchcase(image, one) for one in settings["immutable"]
-    ):
-        return
+        return True
+    if image.partition("/")[2] in locked_images():
+        return True
+    if any(fnmatch.fnmatchcase(image, one) for one in settings["immutable"]):
+        return True
     if settings["localNames"] and "." not in image.partition("/")[0]:
-        return
+        return True
     for one in stack.of(REPOSITORY):
         name = one.props.at("name").text()
-        if (
-            name
-            and repository.endswith(f"/{name}")
-            and one.props.at("imageTagMutability").text().startswith("IMMUTABLE")
-        ):
-            return
-    yield Finding(f"container {container.name}: image {image} has no digest, and its tag can move", container.pod.owner)
+        mutability = one.props.at("imageTagMutability").text()
+        if name and repository.endswith(f"/{name}") and mutability.startswith("IMMUTABLE"):
+            return True
+    return False
 
 
 @topic.rule(

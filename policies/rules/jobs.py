@@ -368,7 +368,7 @@ def has_budget(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[
     "etcd-durable",
     "etcd keeps its data, has an odd number of members, and no two on one machine.",
     severity="high",
-    each=lambda stack: [one for one in stack.of("kubernetes:apps/v1:StatefulSet") if _is_etcd(one)],
+    each=lambda stack: stack.of("kubernetes:apps/v1:StatefulSet"),
     why="Rendezvous of all running jobs is in it. Two of three members on one machine are lost together; an even "
     "number has no majority more "
     "than the odd one below; members without a volume start empty and do not find each other again.",
@@ -399,7 +399,9 @@ etcd:
     references=("https://etcd.io/docs/latest/faq/",),
 )
 def etcd_durable(etcd: Resource, _: Settings) -> Iterator[Finding]:
-    """By the image's name."""
+    """Recognised by the image's name."""
+    if not _is_etcd(etcd):
+        return
     spec = etcd.props.at("spec")
     members = spec.at("replicas").number() if spec.at("replicas").is_set else 1
     if members is None or members % 2 == 0:
@@ -419,9 +421,5 @@ def etcd_durable(etcd: Resource, _: Settings) -> Iterator[Finding]:
 
 
 def _is_etcd(resource: Resource) -> bool:
-    return any(
-        re.search(r"(^|/)etcd(:|@|$)", one.value.at("image").text())
-        for pod in pods(resource)
-        for one in pod.containers(init=False)
-        if not one.value.at("image").is_unknown
-    )
+    images = (one.value.at("image").text() for pod in pods(resource) for one in pod.containers(init=False))
+    return any(re.search(r"(^|/)etcd(:|@|$)", one) for one in images)

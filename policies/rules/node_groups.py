@@ -8,6 +8,7 @@ from policies.catalogue import ami_driver, machine
 from policies.groups import CAPACITY_BLOCK, NODE_GROUP, Group, gpu_groups, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings
+from policies.values import UnknownMemberError
 from policies.workloads import GPU, SPOT_TAINTS
 
 topic = Topic("Node groups")
@@ -375,6 +376,8 @@ def group_fits_template(group: Group, _: Settings) -> Iterator[Finding]:
     if group.template is None:
         if not in_group and not group.template_elsewhere:
             yield Finding("names no instance type: EKS takes t3.medium", group.resource)
+        if group.template_elsewhere:
+            raise UnknownMemberError("launchTemplate")
         return
     body = group.body
     in_template = body.at("instanceType").is_set
