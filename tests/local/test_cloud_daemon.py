@@ -36,7 +36,7 @@ def test_pods_that_were_there_before_the_daemon_are_watched(cloud: Cloud, tmp_pa
     found: list[Path] = []
     reader = threading.Thread(target=lambda: found.append(next(cloud._files.events())), daemon=True)
     reader.start()
-    reader.join(5)
+    reader.join(60)
     assert found == [hosts]
 
 
