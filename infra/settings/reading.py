@@ -188,7 +188,8 @@ def _not_built(settings: Settings, stack: str, lines: Mapping[Location, int]) ->
     what = f"is missing, and {image_lock.path_of(Path(), stack)} has none: it was not built yet"
     if settings.target == "aws":
         what += f" (and before the first build: trainyard up -s {stack} --only registry)"
-    fix = f"{image_lock.build_command(stack)}, or {setting(where, 'REGISTRY/controller:TAG')} -s {stack}"
+    where_to = "" if settings.target == "aws" else " --registry REGISTRY/PATH"
+    fix = f"{image_lock.build_command(stack)}{where_to}, or {setting(where, 'REGISTRY/controller:TAG')} -s {stack}"
     yield Mistake(key_path(where), what, fix, line_of(where, lines))
 
 

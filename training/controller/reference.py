@@ -36,6 +36,12 @@ _DEVIATIONS = """\
 - `restartPolicy: ExitCode` does not charge disruptions; `Always` does not restart a worker that has finished.
 - A failed job gets the condition Failed; `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work;
   `cleanPodPolicy: None` keeps finished pods only.
+
+## Images
+
+Name a worker's image by digest (`registry.example/training:1@sha256:…`). A worker that is replaced after a reclaim
+pulls again, and with a tag that has moved it would run another program than the others. `trainyard template` takes the
+digest from the stack's image lock; `trainyard submit` warns where there is none.
 """
 
 
