@@ -31,7 +31,7 @@ setup: .venv/installed ## only install: Python environment and engines
 test: test-unit test-engines ## all tests, on the real engines (builds them first where they are missing)
 
 test-unit: .venv/installed ## the tests that need no engine
-	@.venv/bin/pytest -n 2 -m "not engines"
+	@.venv/bin/pytest -n 2 -m "not engines and not images"
 
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
