@@ -177,7 +177,8 @@ func TestWhatAPodBringsIsLaidOverItsImage(t *testing.T) {
 			"read x </proc/1/comm && echo proc; echo x >/new/place/written && echo written; echo x >/new/file && echo also"
 		want := "token\ntoken\ntoken\nworker-0\nnameserver 10.1.2.3\nshared\ndev\nproc\nwritten\n"
 		expect(t, "all of it", p.output(script, stored, asRoot, volumes), want+"also\n")
-		text := p.output(script, stored, asRoot, volumes, security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		// One stream, for two have no order between them.
+		text := p.output("exec 2>&1; "+script, stored, asRoot, volumes, security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.ReadonlyRootfs = true
 		}))
 		contains(t, text, want, "/new/file: Read-only file system")
