@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,77 @@ def test_a_stack_whose_record_is_in_the_users_own_backend_is_previewed(
     made = short_tmp / "state" / "pulumi"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert list(made.iterdir()) == []
+
+
+def test_the_registry_alone_needs_no_image_and_is_all_that_the_engine_touches(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    told = short_tmp / "told"
+    counts = json.dumps({"summaryEvent": {"resourceChanges": {"create": 9}}})
+    script = f"""case "$*" in
+    "stack export"*) echo '{{"deployment": {{"resources": []}}}}' ;;
+    up*) echo "$@" > {told}; echo "$TRAINYARD_ONLY" >> {told}; echo '{counts}' ;;
+    esac"""
+    pulumi_of_a_user_with_a_backend(short_tmp, monkeypatch, script)
+    code, out, err = run(capsys, monkeypatch, "up", "-s", "dev", "--only", "registry", "--json")
+    assert code == 0, err
+    assert (json.loads(out)["only"], json.loads(out)["changes"]) == ("registry", {"create": 9})
+    arguments, variable = told.read_text().splitlines()
+    assert "--target **$trainyard:aws:Registry** " in arguments + " "
+    assert variable.startswith("registry:alone:")
+    code, out, _ = run(capsys, monkeypatch, "up", "-s", "dev", "--only", "registry")
+    assert code == 0
+    assert "Next: trainyard images build -s dev --push" in out
+    built(monkeypatch, controller=REFERENCE)
+    code, _, err = run(capsys, monkeypatch, "up", "-s", "dev", "--json")
+    assert code == 0, err
+    arguments, variable = told.read_text().splitlines()
+    assert ("--target" in arguments, variable) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-s", "dev", "--only", "network"], "--only is 'network': parts that can be brought up alone are registry"),
+        (["-s", "local", "--only", "registry"], "--only is for AWS stacks"),
+        (["-s", "dev", "--only", "registry", "--with-example"], "leave one of them out"),
+        (["-s", "dev", "--rehearse", "--only", "network"], "--only is 'network'"),
+    ],
+)
+def test_parts_that_cannot_be_brought_up_alone_are_usage_errors(
+    arguments: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    short_tmp: Path,
+) -> None:
+    code, out, err = run(capsys, monkeypatch, "up", *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert not (short_tmp / "state").exists()
+
+
+def test_submit_warns_of_images_that_may_be_others_tomorrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    container = {"name": "c", "image": "123456789012.dkr.ecr.us-east-2.amazonaws.com/trainyard-dev/controller:1"}
+    worker = {"template": {"spec": {"containers": [container]}}}
+    job = {"metadata": {"name": "train"}, "spec": {"replicaSpecs": {"Worker": worker}}}
+
+    def submit(_: Path, look: Callable[[list[dict[str, object]]], None]) -> list[str]:
+        look([job])
+        return ["train"]
+
+    monkeypatch.setattr("infra.cli.workspace.Workspace.jobs", lambda _: SimpleNamespace(submit=submit, namespace="t"))
+    built(monkeypatch, controller=REFERENCE)
+    code, out, err = run(capsys, monkeypatch, "submit", str(short_tmp / "job.yaml"), "-s", "dev", "--json")
+    assert code == 0
+    (warning,) = json.loads(out)["warnings"]
+    assert "without a digest" in warning
+    assert REFERENCE in warning
+    assert "Warning: job train names image" in " ".join(err.split())
+    code, out, _ = run(capsys, monkeypatch, "submit", str(short_tmp / "job.yaml"), "-s", "local", "--json")
+    assert json.loads(out)["warnings"] == [], "the images of the local cluster are commands"
 
 
 @pytest.mark.parametrize("command", ["up", "preview"])

@@ -8,7 +8,7 @@ import pytest
 
 from images.matrix import matrix
 from infra.clusters import CHECKOUT
-from infra.settings import Aws, AwsNetwork, AwsNodePool, AwsRegistry, AwsSystemPool, Settings, read_stack_file
+from infra.settings import Aws, AwsNetwork, AwsNodePool, AwsRegistry, AwsSystemPool, Settings, Target, read_stack_file
 from infra.settings.images import Images
 from infra.wiring.errors import WiringError
 from infra.wiring.images import (
@@ -24,6 +24,7 @@ from infra.wiring.images import (
 from infra.wiring.references import is_pinned, is_reference, repository_of
 
 DRIVER = "580.159.03"
+TARGETS: tuple[Target, ...] = ("kubeconfig", "local")
 DIGEST = f"@sha256:{'1' * 64}"
 
 
@@ -74,9 +75,9 @@ def test_every_torch_has_all_rows_of_a_stack(torch: str) -> None:
 
 
 def test_clusters_whose_machines_are_not_known_get_the_image_that_runs_anywhere() -> None:
-    for target, name in (("kubeconfig", "torch2.15-cuda13.2"), ("local", "torch2.15-cpu")):
-        settings = Settings(target=target, images=Images(torch="2.15"))
-        assert [row.name for row in rows_for_stack(settings)] == ["controller", name]
+    elsewhere, here = (Settings(target=target, images=Images(torch="2.15")) for target in TARGETS)
+    assert [row.name for row in rows_for_stack(elsewhere)] == ["controller", "torch2.15-cuda13.2"]
+    assert [row.name for row in rows_for_stack(here)] == ["controller", "torch2.15-cpu"]
 
 
 def test_images_are_built_for_the_machines_on_which_they_run() -> None:
