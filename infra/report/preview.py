@@ -45,6 +45,9 @@ _OPS: Mapping[str, Op] = {
     "remove-pending-replace": "delete",
     **dict.fromkeys(_PARTS_OF_REPLACE, "replace"),
 }
+_CLOSING = {"preview failed", "update failed"}
+"""The engine's last words about any failure; they name no cause."""
+_CANNOT_RUN = re.compile(r"^can't run policy '[^']*' from policy pack '[^']*' during preview: ")
 _UNDECIDED = re.compile(r"cannot be judged before up|run.*during preview.*unknown|is unknown", re.IGNORECASE)
 _URL = re.compile(r"https?://\S+|docs/reference/\S+")
 
@@ -132,6 +135,12 @@ class PolicyResult:
     kind: Literal["violation", "unknown", "remediated"] = "violation"
 
     @property
+    def finding(self) -> str:
+        """What is wrong with the resource: the message without the rule's own title before it."""
+        title, _, rest = self.message.partition("\n")
+        return rest.strip() or title
+
+    @property
     def blocks(self) -> bool:
         """Whether the engine would refuse `up` because of it."""
         return self.kind == "violation" and self.level == "mandatory"
@@ -164,6 +173,10 @@ class Preview:
     """Resources that stay as they are and are not among the steps: `pulumi preview --json` leaves them out."""
     policies_known: bool = True
     """False where the format has no place for policy results: `pulumi preview --json` drops them."""
+    policy_packs: tuple[str, ...] = ()
+    """The packs that judged: `trainyard 0.1.0`."""
+    rules_run: int = 0
+    """How many of their rules applied to anything."""
 
     @cached_property
     def before(self) -> tuple[Resource, ...]:
@@ -233,6 +246,7 @@ def from_events(
         ReportError: there is no event among them.
     """
     steps, policies, diagnostics = _Steps(), list[PolicyResult](), list[Diagnostic]()
+    rules = set[str]()
     seen, broken, summary = 0, 0, None
     for one in events:
         event = _loaded(one) if isinstance(one, str) else one
@@ -253,6 +267,8 @@ def from_events(
             policies.append(_policy(said))
         elif mended := event.get("policyRemediationEvent"):
             policies.append(_policy({**mended, "message": "", "enforcementLevel": "remediate"}, remediated=True))
+        elif judged := event.get("policyAnalyzeSummaryEvent") or event.get("policyAnalyzeStackSummaryEvent"):
+            rules.update((*_texts(judged.get("passed")), *_texts(judged.get("failed"))))
         elif end := event.get("summaryEvent"):
             summary = _mapping(end)
     if not seen:
@@ -262,15 +278,21 @@ def from_events(
         why = "the events end before the engine's summary" + (" (the last one is cut)" if broken else "")
     elif summary.get("result") == "failed" or any(one.severity == "error" for one in diagnostics):
         why = _why(diagnostics, policies)
-    return _preview(
-        steps,
-        policies=tuple(dict.fromkeys(policies)),
-        diagnostics=tuple(dict.fromkeys(diagnostics)),
-        why=why,
-        rehearsal=rehearsal,
-        seconds=_number((summary or {}).get("durationSeconds")),
-        counted=_mapping((summary or {}).get("resourceChanges")),
-        named=(stack, project),
+    if not why and any(one.blocks for one in policies):
+        diagnostics = [one for one in diagnostics if one.message.strip() not in _CLOSING]
+    return replace(
+        _preview(
+            steps,
+            policies=tuple(dict.fromkeys(policies)),
+            diagnostics=tuple(dict.fromkeys(diagnostics)),
+            why=why,
+            rehearsal=rehearsal,
+            seconds=_number((summary or {}).get("durationSeconds")),
+            counted=_mapping((summary or {}).get("resourceChanges")),
+            named=(stack, project),
+        ),
+        policy_packs=_packs((summary or {}).get("PolicyPacks")) or _packs_of(policies),
+        rules_run=len(rules),
     )
 
 
@@ -487,7 +509,7 @@ def _properties(raw: Any, *, secret: bool) -> dict[str, Any]:
 def _policy(raw: Any, *, remediated: bool = False) -> PolicyResult:
     raw = _mapping(raw)
     text = re.sub(r"<\{%[^%]*%\}>", "", _text(raw.get("message")))  # the engine's marks of colours
-    message = scrub_text(text.strip())
+    message = scrub_text(_CANNOT_RUN.sub("", text.strip()))
     link = _URL.search(message)
     undecided = _UNDECIDED.search(message) is not None
     return PolicyResult(
@@ -503,6 +525,17 @@ def _policy(raw: Any, *, remediated: bool = False) -> PolicyResult:
     )
 
 
+def _packs(raw: Any) -> tuple[str, ...]:
+    """Names and versions; the engine adds the folder of a pack, which is nobody's business."""
+    return tuple(
+        sorted(f"{_text(name).split('|')[0]} {_text(version)}".strip() for name, version in _mapping(raw).items())
+    )
+
+
+def _packs_of(policies: Iterable[PolicyResult]) -> tuple[str, ...]:
+    return tuple(sorted({f"{one.pack} {one.version}".strip() for one in policies}))
+
+
 def _diagnostic(raw: Any, diagnostics: list[Diagnostic]) -> None:
     raw = _mapping(raw)
     severity = _text(raw.get("severity"))
@@ -514,15 +547,11 @@ def _diagnostic(raw: Any, diagnostics: list[Diagnostic]) -> None:
 
 def _why(diagnostics: Sequence[Diagnostic], policies: Sequence[PolicyResult]) -> str:
     """Why the preview may lack something; empty where only policies made the engine refuse it, at its end."""
-    errors = [one for one in diagnostics if one.severity == "error" and not _is_refusal(one.message)]
+    errors = [one for one in diagnostics if one.severity == "error" and one.message.strip() not in _CLOSING]
     if not errors and any(one.blocks for one in policies):
         return ""
     at = next((name_of(one.urn) for one in errors if one.urn), "")
     return "the engine failed" + (f" at {at}" if at else "") + (": what it said is below" if errors else "")
-
-
-def _is_refusal(message: str) -> bool:
-    return bool(re.search(r"polic(?:y|ies)|violation", message, re.IGNORECASE)) and "traceback" not in message.lower()
 
 
 def _preview(

@@ -1,0 +1,156 @@
+"""A report about one stack: all that is known of a change, before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.report.changes import Change, changes, unknown_properties
+from infra.report.pools import Pool, pools
+from infra.report.preview import PolicyResult, Preview
+
+Failing = Literal["policy", "version", "known-bad", "incomplete"]
+FAILING: tuple[Failing, ...] = ("incomplete", "policy", "version", "known-bad")
+"""What a change can be refused for, by name for `--fail-on`."""
+_LEVELS = {"mandatory": 0, "remediate": 1, "advisory": 2}
+_SEVERITIES = {"critical": 0, "high": 1, "medium": 2, "low": 3}
+_KINDS = {"violation": 0, "unknown": 1, "remediated": 2}
+
+
+@dataclass(frozen=True)
+class PoolRow:
+    """A node pool before and after; None where there is none."""
+
+    before: Pool | None
+    after: Pool | None
+
+    @property
+    def pool(self) -> Pool:
+        """As it will be; of one that goes, as it was."""
+        found = self.after or self.before
+        assert found is not None  # noqa: S101 - a row is made of one at least
+        return found
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a change should not be merged as it is."""
+
+    kind: Failing
+    sentence: str
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What there is to say of one stack's change."""
+
+    preview: Preview
+    changes: tuple[Change, ...]
+    pools: tuple[PoolRow, ...]
+    policies: tuple[PolicyResult, ...]
+    """What matters most first."""
+    warnings: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    note: str = ""
+    """What the command that made the preview says of it."""
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack."""
+        return self.preview.stack
+
+    @property
+    def removals(self) -> tuple[Change, ...]:
+        """What is replaced or deleted, what loses most first."""
+        return tuple(one for one in self.changes if one.removes)
+
+    def of(self, *ops: str) -> tuple[Change, ...]:
+        """The changes of these operations."""
+        return tuple(one for one in self.changes if one.op in ops)
+
+    def fails(self, on: Iterable[str] = FAILING) -> bool:
+        """Whether it is refused, going by the failures that one wants to fail on."""
+        return bool({one.kind for one in self.failures} & set(on))
+
+
+def build(preview: Preview, *, note: str = "") -> Report:
+    """The report about a preview.
+
+    Args:
+        preview: what the engine said.
+        note: a sentence of whoever ran it.
+    """
+    results = tuple(
+        sorted(
+            preview.policies,
+            key=lambda one: (
+                _KINDS[one.kind],
+                _LEVELS.get(one.level, 3),
+                _SEVERITIES.get(one.severity, 4),
+                one.rule,
+                one.urn or "",
+            ),
+        )
+    )
+    return Report(
+        preview=preview,
+        changes=changes(preview),
+        pools=_pools(preview),
+        policies=results,
+        warnings=tuple(_warnings(preview)),
+        failures=tuple(_failures(preview, results)),
+        note=note,
+    )
+
+
+def _pools(preview: Preview) -> tuple[PoolRow, ...]:
+    before = {pool.name: pool for pool in pools(preview.before)}
+    after = {pool.name: pool for pool in pools(preview.after)}
+    return tuple(PoolRow(before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before]))
+
+
+def _warnings(preview: Preview) -> Iterator[str]:
+    if not preview.complete:
+        yield f"This preview is not complete: {preview.why_incomplete}. There may be more changes than are listed here."
+    if preview.rehearsal:
+        yield (
+            "This is a rehearsal: stand-ins answered for AWS and no account was touched. What is on record there, and"
+            " what has been changed by hand, is not known."
+        )
+    if preview.hidden_sames:
+        one = preview.hidden_sames == 1
+        yield (
+            f"{preview.hidden_sames} {'resource stays as it is and is' if one else 'resources stay as they are and are'}"
+            " not in the file, so that node pools, cost, versions and topology are those of what changes alone."
+            " `pulumi preview --json --show-sames` writes all of them."
+        )
+    if not preview.policies_known:
+        yield "The file has no policy results: `pulumi preview --json` leaves them out."
+    changed = [step.new for step in preview.steps if step.new and step.changes]
+    unknown = sum(len(unknown_properties(one)) for one in changed)
+    if unknown:
+        resources = sum(bool(unknown_properties(one)) for one in changed)
+        yield (
+            f"{unknown} {'property' if unknown == 1 else 'properties'} of {resources}"
+            f" {'resource is' if resources == 1 else 'resources are'} known only after up."
+        )
+    protected = [one for one in preview.steps if one.op in {"replace", "delete"} and one.old and one.old.protect]
+    if protected:
+        yield (
+            f"{len(protected)} protected {'resource' if len(protected) == 1 else 'resources'} would be replaced or"
+            " deleted: the engine will refuse it."
+        )
+
+
+def _failures(preview: Preview, results: Iterable[PolicyResult]) -> Iterator[Failure]:
+    if not preview.complete:
+        yield Failure("incomplete", f"the preview is not complete: {preview.why_incomplete}")
+    broken = [one for one in results if one.blocks]
+    if broken:
+        rules = sorted({one.rule for one in broken})
+        yield Failure(
+            "policy",
+            f"{len(broken)} {'violation' if len(broken) == 1 else 'violations'} of mandatory policies:"
+            f" {', '.join(rules)}",
+        )
