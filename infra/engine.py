@@ -105,6 +105,7 @@ class Engine:
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
+            UsageError: the part cannot be brought up alone as the stack is now.
         """
         self._drop_stale_lock()
         self._create_stack()
@@ -117,6 +118,8 @@ class Engine:
         }[operation]
         arguments += parts.targets(only) if only else []
         urns = self._urns() if only else []
+        if only:
+            parts.require_one_or_the_other(only, urns, self.stack)
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
             of_run = parts.environment(only, Path(temporary), urns)
             return self._events(operation, arguments, on_step, of_run, within, stop)

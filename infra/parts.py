@@ -24,6 +24,7 @@ _BELONGS: Mapping[Part, tuple[str, ...]] = {
 }
 """What the URNs of a part's resources have in them."""
 _EVERYWHERE = ("::pulumi:pulumi:Stack::", "::pulumi:providers:aws::")
+_CLUSTER = "::pulumi:providers:kubernetes::"
 
 _VARIABLE = "TRAINYARD_ONLY"
 _RUN = "TMPDIR"  # a folder of this one run of the engine: what is left of the variable in a shell names another one
@@ -44,6 +45,19 @@ def is_alone(part: Part, urns: Iterable[str]) -> bool:
     """
     known = (*_BELONGS[part], *_EVERYWHERE)
     return all(any(fragment in urn for fragment in known) for urn in urns)
+
+
+def require_one_or_the_other(part: Part, urns: Collection[str], stack: str) -> None:
+    """Before a part is brought up: does its stack consist of it alone, or has it a cluster?
+
+    Raises:
+        UsageError: it was made as far as some point in between, where neither can be declared.
+    """
+    if not is_alone(part, urns) and not any(_CLUSTER in urn for urn in urns):
+        raise UsageError(
+            f"stack {stack} was begun, and its cluster is not there: finish it, which brings the {part} up as well:"
+            f" trainyard up -s {stack}"
+        )
 
 
 def environment(part: Part | None, run: Path, urns: Collection[str] = ()) -> dict[str, str]:

@@ -35,6 +35,13 @@ def test_whatever_else_is_there_must_be_declared_beside_it(other: str) -> None:
     assert not parts.is_alone("registry", [*OF_REGISTRY, other])
 
 
+def test_a_stack_that_was_begun_is_finished_first() -> None:
+    for urns in ([], OF_REGISTRY, [*OF_REGISTRY, *OTHERS]):
+        parts.require_one_or_the_other("registry", urns, "dev")
+    with pytest.raises(UsageError, match=r"its cluster is not there: finish it.*: trainyard up -s dev"):
+        parts.require_one_or_the_other("registry", [*OF_REGISTRY, OTHERS[0]], "dev")
+
+
 def set_for(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
