@@ -323,7 +323,7 @@ def _arch_list(codes: Iterable[str]) -> str:
 
 def _build_files(row: Row) -> dict[str, bytes]:
     folder = resources.files("images").joinpath("templates", "files")
-    wanted = {"build/sbom.py": "sbom.py", "uv.txt": "uv.txt"}
+    wanted = {"build/bytecode.py": "bytecode.py", "build/sbom.py": "sbom.py", "uv.txt": "uv.txt"}
     if row.efa is not None or row.kind == "nccl-tests":
         wanted["build/fetch.py"] = "fetch.py"
     return {name: folder.joinpath(file).read_bytes() for name, file in wanted.items()}

@@ -92,11 +92,11 @@ def test_the_command_writes_folders_and_a_bake_file(tmp_path: Path) -> None:
 def test_the_command_warns_of_what_is_not_pinned_and_of_what_it_left_out(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".netrc").write_text("")
-    result = CliRunner().invoke(app, ["render", "cpu", "--base", "debian:bookworm", "--source", str(tmp_path)])
+    result = CliRunner().invoke(app, ["render", "cpu", "--base-image", "debian:bookworm", "--source", str(tmp_path)])
     assert result.exit_code == 0
     assert "debian:bookworm has no digest" in result.stderr
     assert ".netrc" in result.stderr
-    assert "no digest" not in CliRunner().invoke(app, ["render", "cpu", "--base", "localhost/base:1"]).stderr
+    assert "no digest" not in CliRunner().invoke(app, ["render", "cpu", "--base-image", "localhost/base:1"]).stderr
 
 
 @pytest.mark.parametrize(

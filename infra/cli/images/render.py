@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.cli import console
+from infra.cli.images import additions
 from infra.cli.options import Json
 
 if TYPE_CHECKING:
@@ -32,19 +33,11 @@ def render(
         Path | None,
         typer.Option("-o", "--output", help="Write a folder for each image here, and docker-bake.json for all."),
     ] = None,
-    requirements: Annotated[
-        Path | None, typer.Option("--requirements", help="Your locked requirements, installed beside torch.")
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--source", help="A folder of your code, copied to /workspace.")
-    ] = None,
-    apt: Annotated[
-        list[str] | None, typer.Option("--apt", help="A package of the distribution; may be given several times.")
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Some of the requirements are compiled with nvcc, during the build.")
-    ] = False,
-    base: Annotated[str | None, typer.Option("--base", help="Build on this image instead.")] = None,
+    requirements: additions.Requirements = None,
+    source: additions.Source = None,
+    apt: additions.Apt = None,
+    compile_: additions.Compile = False,
+    base: additions.Base = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the folder whatever is in it.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +52,7 @@ def render(
 
     wanted = _wanted(rows or [], every=every, output=output)
     known = matrix()
-    options = Options(requirements=requirements, source=source, apt=tuple(apt or ()), compile=compiled, base=base)
+    options = Options(requirements=requirements, source=source, apt=tuple(apt or ()), compile=compile_, base=base)
     contexts = {row.name: render(row, options, matrix=known) for row in map(known.row, wanted or _names())}
     _warn(contexts, options)
     if output is not None:

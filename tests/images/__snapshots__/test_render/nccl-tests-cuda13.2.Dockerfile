@@ -19,7 +19,7 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
-COPY uv.txt /build/
+COPY build/bytecode.py uv.txt /build/
 RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=uv,target=/etc/uv/uv.toml \

@@ -18,9 +18,8 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
-RUN find /usr/lib/python3* -name __pycache__ -prune -exec rm -rf {} + \
-    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash \
-        /usr/lib/python3*
+RUN --mount=type=bind,source=build/bytecode.py,target=/build/bytecode.py \
+    PYTHONHASHSEED=0 python3 /build/bytecode.py /usr/lib/python3*
 
 FROM base AS tools
 RUN apt-get update \
@@ -29,7 +28,7 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
-COPY uv.txt /build/
+COPY build/bytecode.py uv.txt /build/
 RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
@@ -50,15 +49,11 @@ RUN --mount=type=cache,id=trainyard-uv,target=/root/.cache/uv,sharing=locked \
         /build/requirements.txt \
     && printf '%s\n' /opt/trainyard/project \
         >"$(/opt/trainyard/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/trainyard.pth" \
-    && find /opt/trainyard/venv -name __pycache__ -prune -exec rm -rf {} + \
-    && PYTHONHASHSEED=0 /opt/trainyard/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash \
-        /opt/trainyard/venv
+    && PYTHONHASHSEED=0 /opt/trainyard/venv/bin/python /build/bytecode.py /opt/trainyard/venv
 
 FROM tools AS project
 COPY trainyard/ /opt/trainyard/project/
-RUN find /opt/trainyard/project -name __pycache__ -prune -exec rm -rf {} + \
-    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash \
-        /opt/trainyard/project
+RUN PYTHONHASHSEED=0 python3 /build/bytecode.py /opt/trainyard/project
 
 FROM base AS efa-installer
 ARG EFA_INSTALLER_SHA256
