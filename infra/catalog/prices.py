@@ -1,4 +1,4 @@
-"""What machines cost, with the date and the source of every figure. An offline table: old prices are said to be old."""
+"""What machines and services cost, each with date and source. An offline table: old prices are said to be old."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from infra.catalog.tables import table
 
@@ -35,6 +35,10 @@ class Price:
     """Where they come from, with links."""
     unconfirmed: bool
     """No price list of AWS was seen for it."""
+    spot_as_of: date | None = None
+    """When the range of spot prices held."""
+    block_as_of: date | None = None
+    """When the price in a capacity block held."""
 
     def age(self, today: date) -> timedelta:
         """How old the figures are."""
@@ -43,6 +47,53 @@ class Price:
     def is_stale(self, today: date) -> bool:
         """Whether they are too old to be shown without a warning."""
         return self.age(today) > STALE_AFTER
+
+
+@dataclass(frozen=True)
+class ServicePrice:
+    """What one unit of a service costs in one region."""
+
+    name: str
+    """`nat-gateway`."""
+    usd: Decimal
+    per: Literal["hour", "GiB-month", "month"]
+    as_of: date
+    source: str
+    unconfirmed: bool
+    """No price list of AWS was seen for it."""
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """All prices that a stack is reckoned with."""
+
+    machines: Mapping[tuple[str, str], Price]
+    """By type and region."""
+    services: Mapping[tuple[str, str], ServicePrice]
+    """By name and region; region `*`: all."""
+
+    def machine(self, type_name: str, region: str | None) -> Price | None:
+        """Prices of an instance type in a region; None where the table has none."""
+        return self.machines.get((type_name, region)) if region else None
+
+    def service(self, name: str, region: str | None) -> ServicePrice | None:
+        """The price of a service in a region; None where the table has none."""
+        return (self.services.get((name, region)) if region else None) or self.services.get((name, EVERYWHERE))
+
+
+EVERYWHERE = "*"
+"""The region of prices that are the same in all commercial regions."""
+
+
+@functools.cache
+def price_table() -> PriceTable:
+    """The prices of the catalogue."""
+    services = {
+        (name, region): _service(name, row, usd)
+        for name, row in table("prices")["service"].items()
+        for region, usd in row["usd"].items()
+    }
+    return PriceTable(prices(), MappingProxyType(services))
 
 
 @functools.cache
@@ -83,7 +134,8 @@ def stale_warning(shown: Iterable[Price], today: date) -> str | None:
 def _price(name: str, region: str, row: Mapping[str, Any]) -> Price:
     spot = row.get("spot", (None, None))
     keys = dict.fromkeys(row[key] for key in ("from", "spot_from", "block_from") if key in row)
-    sources = [table("prices")["source"][key] for key in keys]
+    named = table("prices")["source"]
+    sources = [named[key] for key in keys]
     return Price(
         type=name,
         region=region,
@@ -93,6 +145,20 @@ def _price(name: str, region: str, row: Mapping[str, Any]) -> Price:
         capacity_block=_decimal(row.get("capacity_block")),
         as_of=sources[0]["as_of"],
         source="; ".join(f"{source['text']} ({source['link']})" for source in sources),
+        unconfirmed=row.get("unconfirmed", False),
+        spot_as_of=named[row["spot_from"]]["as_of"] if "spot_from" in row else None,
+        block_as_of=named[row["block_from"]]["as_of"] if "block_from" in row else None,
+    )
+
+
+def _service(name: str, row: Mapping[str, Any], usd: str) -> ServicePrice:
+    source = table("prices")["source"][row["from"]]
+    return ServicePrice(
+        name=name,
+        usd=Decimal(usd),
+        per=row["per"],
+        as_of=source["as_of"],
+        source=f"{source['text']} ({source['link']})",
         unconfirmed=row.get("unconfirmed", False),
     )
 

@@ -8,7 +8,16 @@ from decimal import Decimal
 import pytest
 
 from infra.catalog.instance_types import instance_type, instance_types
-from infra.catalog.prices import STALE_AFTER, Price, price, prices, regions, stale_warning
+from infra.catalog.prices import (
+    STALE_AFTER,
+    Price,
+    ServicePrice,
+    price,
+    price_table,
+    prices,
+    regions,
+    stale_warning,
+)
 
 
 @pytest.mark.parametrize("cost", prices().values(), ids=lambda cost: f"{cost.type}-{cost.region}")
@@ -63,3 +72,38 @@ def test_prices_are_said_to_be_old_after_ninety_days() -> None:
     assert warning is not None
     assert str(cost.as_of) in warning
     assert "trainyard gpus --refresh --region us-east-1" in warning
+
+
+@pytest.mark.parametrize("cost", price_table().services.values(), ids=lambda cost: cost.name)
+def test_every_service_has_its_price_its_date_and_its_source(cost: ServicePrice) -> None:
+    assert cost.usd > 0
+    assert cost.per in {"hour", "GiB-month", "month"}
+    assert date(2026, 1, 1) <= cost.as_of <= date.today()  # noqa: DTZ011 - a day of slack does no harm
+    assert "https://" in cost.source
+
+
+def test_a_service_has_the_price_of_its_region_or_the_one_of_all_regions() -> None:
+    found = price_table()
+    assert found.service("nat-gateway", "us-east-2") is not None
+    assert found.service("nat-gateway", "mars-north-1") is None
+    assert found.service("nat-gateway", None) is None
+    everywhere = found.service("eks-control-plane", "mars-north-1")
+    assert everywhere is not None
+    assert everywhere == found.service("eks-control-plane", None)
+    assert found.service("quantum-teleporter", "us-east-2") is None
+
+
+def test_faster_lustre_costs_more() -> None:
+    steps = [price_table().service(f"fsx-lustre-persistent-2-{speed}", "us-east-2") for speed in (125, 250, 500, 1000)]
+    figures = [step.usd for step in steps if step is not None]
+    assert len(figures) == 4
+    assert figures == sorted(figures)
+
+
+def test_prices_on_demand_in_ohio_are_those_of_virginia() -> None:
+    """They are for every type of which both price lists were read."""
+    for (name, region), cost in prices().items():
+        if region == "us-east-2":
+            virginia = price(name, "us-east-1")
+            assert virginia is not None
+            assert cost.usd_per_hour == virginia.usd_per_hour
