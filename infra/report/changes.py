@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from infra.report.preview import SECRET, UNKNOWN, Preview, Resource, Step
@@ -44,6 +44,8 @@ class FieldChange:
     new: Any
     forces: bool
     """Whether the resource is replaced because of it."""
+    behind: str = ""
+    """Where the old value is the id of a resource that goes: `Subnet private-us-east-2b, which is deleted`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,12 @@ _ORDER = {"replace": 0, "delete": 1, "update": 2, "import": 3, "create": 4}
 
 def changes(preview: Preview) -> tuple[Change, ...]:
     """All changes, what loses data first, then what is replaced and deleted, then the rest in the engine's order."""
-    made = [_change(step) for step in preview.steps if step.changes]
+    going = {
+        step.old.id: f"{step.old.kind} {step.old.name}, which is {'replaced' if step.op == 'replace' else 'deleted'}"
+        for step in preview.steps
+        if step.op in {"replace", "delete"} and step.old and step.old.id
+    }
+    made = [_change(step, going) for step in preview.steps if step.changes]
     return tuple(
         sorted(made, key=lambda one: (not (one.removes and one.loses), not one.interrupts, _ORDER.get(one.op, 9)))
     )
@@ -137,7 +144,7 @@ def unknown_properties(resource: Resource) -> list[str]:
     return [path for path, value in _leaves(resource.inputs, "") if value is UNKNOWN]
 
 
-def _change(step: Step) -> Change:
+def _change(step: Step, going: Mapping[str, str]) -> Change:
     resource = step.resource
     removed = step.op in {"replace", "delete"}
     parent = resource.parent or ""
@@ -146,7 +153,10 @@ def _change(step: Step) -> Change:
         type=resource.type,
         name=resource.name,
         urn=step.urn,
-        fields=fields(step),
+        fields=tuple(
+            replace(one, behind=going[one.old]) if isinstance(one.old, str) and one.old in going else one
+            for one in fields(step)
+        ),
         protected=removed and bool(step.old and step.old.protect),
         loses=HOLDS_DATA.get(resource.type, "") if removed else "",
         interrupts=INTERRUPTS.get(resource.type, "") if removed else "",

@@ -20,7 +20,6 @@ _ASCII = re.compile(r"[ -~]*\Z")
 _LIVELY = re.compile(r"\S*(?:@|://|www\.|#\d|\bGH-\d|:\w+:|\b[0-9a-f]{7,40}\b)\S*", re.IGNORECASE)
 """What GitHub and GitLab make links, mentions, references and pictures of, with all that touches it."""
 _LOOKALIKES = str.maketrans({"`": "\u02cb", "|": "\u00a6"})
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&=-])")
 
 
 def plain(text: str, limit: int | None = LONG) -> str:
@@ -59,11 +58,17 @@ def prose(text: str, limit: int | None = 600) -> str:
     """A sentence in Markdown: its markup is text, and what would become a link or a mention is in a code span."""
     shown, made, at = plain(" ".join(text.split()), limit), [], 0
     for lively in _LIVELY.finditer(shown):
-        made += [_MARKUP.sub(r"\\\1", shown[at : lively.start()]), code(lively[0], None)]
+        made += [_inert(shown[at : lively.start()], first=not at), code(lively[0], None)]
         at = lively.end()
-    made.append(_MARKUP.sub(r"\\\1", shown[at:]))
-    # A backslash before a bar is no escape for every table, and an ampersand may begin a character.
-    return "".join(made).replace("\\|", "¦").replace("\\&", "&amp;").replace("\\<", "&lt;").replace("\\>", "&gt;")
+    made.append(_inert(shown[at:], first=not at))
+    return "".join(made).replace("|", "¦")
+
+
+def _inert(text: str, *, first: bool) -> str:
+    """Text whose markup is none; what makes a list or a heading does so only where a line begins."""
+    text = re.sub(r"([\\`*_\[\]~$])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    # A backslash before a bar is no escape for every table.
+    return re.sub(r"^([-+#=]|\d+(?=[.)]))", r"\\\1" if not text[:1].isdigit() else r"\1\\", text) if first else text
 
 
 def fenced(lines: list[str], language: str = "") -> str:

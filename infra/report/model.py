@@ -121,7 +121,8 @@ def _warnings(preview: Preview) -> Iterator[str]:
     if preview.hidden_sames:
         one = preview.hidden_sames == 1
         yield (
-            f"{preview.hidden_sames} {'resource stays as it is and is' if one else 'resources stay as they are and are'}"
+            f"{preview.hidden_sames} {'resource stays as it is, and is' if one else 'resources stay as they are, and'}"
+            f"{'' if one else ' are'}"
             " not in the file, so that node pools, cost, versions and topology are those of what changes alone."
             " `pulumi preview --json --show-sames` writes all of them."
         )

@@ -1,0 +1,108 @@
+"""The report for a terminal, or for a log of one: tables as everywhere in the command, colours only where they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from infra.cli.console import counted, row, show, stderr, stdout, table
+from infra.report.changes import Change, said
+from infra.report.escape import plain
+from infra.report.model import PoolRow, Report
+from infra.report.pools import Pool
+
+_STYLES = {"replace": "bold red", "delete": "bold red", "update": "yellow", "create": "green"}
+_VALUE = 80
+_REASONS = 4
+
+
+def show_report(report: Report) -> None:
+    """Print a report: results to stdout, warnings to stderr."""
+    _show_changes(report)
+    _show_pools(report)
+    _show_policies(report)
+    for diagnostic in report.preview.diagnostics:
+        stderr().print(f"{diagnostic.severity}: {_lines(diagnostic.message)}", markup=False)
+    for sentence in (*report.warnings, report.note):
+        if sentence:
+            stderr().print(plain(sentence, None), markup=False)
+    stdout().print(summary(report), markup=False)
+    for failure in report.failures:
+        stdout().print(f"refused: {plain(failure.sentence, None)}", markup=False)
+
+
+def summary(report: Report) -> str:
+    """`2 to replace, 1 to create, 140 stay as they are`."""
+    counts = report.preview.counts()
+    told = [f"{counts[op]} to {op}" for op in ("replace", "delete", "update", "create", "import") if counts.get(op)]
+    stays = sum(counts.get(op, 0) for op in ("same", "read", "refresh"))
+    if not told:
+        return f"no changes ({counted(stays, 'resource')})" if report.preview.complete else "no change is known"
+    return ", ".join([*told, *([f"{stays} {'stays' if stays == 1 else 'stay'}"] if stays else [])])
+
+
+def _show_changes(report: Report) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    shown = table("operation", "resource", "name", "because of")
+    for change in report.changes:
+        style = _STYLES.get(change.op, "")
+        row(shown, Text(change.op, style), plain(change.type), Text(plain(change.name), style), _because(change))
+    if report.changes:
+        show(shown)
+
+
+def _because(change: Change) -> str:
+    wanted = change.reasons if change.op == "replace" and change.reasons else change.fields
+    told = [f"{plain(one.path)}: {_value(one.old)} -> {_value(one.new)}" for one in wanted[:_REASONS]]
+    if len(wanted) > _REASONS:
+        told.append(f"and {len(wanted) - _REASONS} more")
+    notes = [note for note in ("protected" if change.protected else "", change.loses or change.interrupts) if note]
+    return "; ".join([*(f"! {note}" for note in notes), *told])
+
+
+def _value(value: object) -> str:
+    return plain(said(value, _VALUE), None)
+
+
+def _show_pools(report: Report) -> None:
+    if not report.pools:
+        return
+    shown = table("pool", "type", "capacity", "min-max", "GPUs", "GPUs at max", "EFA")
+    for pools in report.pools:
+        row(
+            shown,
+            plain(pools.pool.name),
+            _both(pools, lambda pool: plain(", ".join(pool.types)) or "unknown"),
+            _both(pools, lambda pool: plain(pool.capacity)),
+            _both(pools, lambda pool: f"{_number(pool.minimum)}-{_number(pool.maximum)}"),
+            _both(pools, lambda pool: f"{_number(pool.gpus)} {(pool.machine and pool.machine.gpu) or ''}".strip()),
+            _both(pools, lambda pool: _number(pool.gpus_at_max)),
+            _both(pools, lambda pool: _number(pool.efa)),
+        )
+    show(shown)
+
+
+def _both(pools: PoolRow, what: Callable[[Pool], str]) -> str:
+    old = what(pools.before) if pools.before else None
+    new = what(pools.after) if pools.after else None
+    if old == new or new is None:
+        return old or ""
+    return f"{old} -> {new}" if old is not None else new
+
+
+def _show_policies(report: Report) -> None:
+    if not report.policies:
+        return
+    shown = table("policy", "level", "resource", "found")
+    for one in report.policies:
+        level = "unknown yet" if one.kind == "unknown" else "mended" if one.kind == "remediated" else one.level
+        row(shown, plain(one.rule), level, plain((one.urn or "the stack").split("::")[-1]), plain(one.finding, 300))
+    show(shown)
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(plain(line, 400) for line in text.splitlines())
