@@ -180,6 +180,17 @@ def test_damaged_names_are_said_plainly(store: ImageStore, archive: Path) -> Non
         store.images()
 
 
+def test_what_was_on_its_way_in_is_gone_with_the_command_or_after_a_day(store: ImageStore) -> None:
+    with store.scratch() as folder:
+        (folder / "image.tar").touch()
+    abandoned, recent = store.folder / ".arriving-old", store.folder / ".arriving-new"
+    for path in (abandoned, recent):
+        path.mkdir()
+    os.utime(abandoned, (0, 0))
+    with store.scratch() as folder:
+        assert left(store) == sorted([recent.name, folder.name])
+
+
 def test_two_at_once_wait_for_each_other(store: ImageStore, archive: Path) -> None:
     notes: list[str] = []
     second = threading.Thread(target=lambda: store.load(archive, "trainyard/second:1", note=notes.append))

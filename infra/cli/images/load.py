@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,8 +79,6 @@ def _archive(source: str, store: ImageStore, steps: console.Steps) -> Iterator[P
         )
     from images.builders import find_tool  # noqa: PLC0415
 
-    tool = find_tool()
-    store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saved-", dir=store.folder) as folder:
-        tool.save(source, Path(folder, "image.tar"), steps.note)
-        yield Path(folder, "image.tar")
+    with store.scratch() as folder:
+        find_tool().save(source, folder / "image.tar", steps.note)
+        yield folder / "image.tar"

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from infra.local.images.names import normalised
 from infra.local.images.unpack import Unpacker, described
 
 _UNFINISHED: Final = ".unfinished-"
+_ARRIVING: Final = ".arriving-"
+_ABANDONED: Final = 86400.0  # seconds after which nobody waits for an archive any more
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 
@@ -147,6 +150,20 @@ class ImageStore:
             self._write_names({other: entry for other, entry in self._names().items() if other != image.name})
             self._remove_nameless()
         return image
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder for an archive on its way in, which may be large; what killed commands left goes after a day."""
+        with self._plain_errors():
+            self.folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+            for path in self.folder.glob(f"{_ARRIVING}*"):
+                if time.time() - path.stat().st_mtime > _ABANDONED:
+                    remove_tree(path)
+            folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=_ARRIVING))
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
 
     def _stored(self, name: str, entry: dict[str, str]) -> StoredImage | None:
         facts = self._read(entry["id"])
