@@ -67,9 +67,7 @@ def _rule(result: PolicyResult) -> dict[str, Any]:
 
 def _result(result: PolicyResult, index: int, stack: str) -> dict[str, Any]:
     urn = result.urn or ""
-    identity = hashlib.sha256(
-        "\n".join((result.rule, urn, result.finding)).encode("utf-8", "surrogatepass")
-    ).hexdigest()
+    identity = hashlib.sha256(f"{result.rule}\n{urn}\n{result.finding}".encode("utf-8", "surrogatepass")).hexdigest()
     found: dict[str, Any] = {
         "ruleId": plain(result.rule),
         "ruleIndex": index,
