@@ -1,4 +1,4 @@
-"""A report about a change on a terminal, or in a log: tables as everywhere in the command, colours only where they show."""
+"""A report about a change on a terminal, or in a log: tables as everywhere in the command, colours where they show."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from infra.report import cost
 from infra.report.changes import ABSENT, Change, said
 from infra.report.model import PoolRow, Report
 from infra.report.pools import Pool
@@ -31,6 +32,7 @@ def document(report: Report) -> dict[str, Any]:
         "warnings": list(report.warnings),
         "steps": [_step(one) for one in report.changes],
         "node_pools": [_pool_row(row) for row in report.pools],
+        "cost": _cost(report),
         "policies": [_policy(one) for one in report.policies],
         "policy_packs": list(preview.policy_packs),
         "rules_run": preview.rules_run,
@@ -99,6 +101,11 @@ def _pool(pool: Pool) -> dict[str, Any]:
         "kubernetes": pool.kubernetes,
         "region": pool.region,
     }
+
+
+def _cost(report: Report) -> dict[str, Any] | None:
+    money = report.cost
+    return None if money is None else {"before": cost.document(money.before), "after": cost.document(money.after)}
 
 
 def _policy(result: PolicyResult) -> dict[str, Any]:

@@ -68,7 +68,11 @@ def _inert(text: str, *, first: bool) -> str:
     """Text whose markup is none; what makes a list or a heading does so only where a line begins."""
     text = re.sub(r"([\\`*_\[\]~$])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     # A backslash before a bar is no escape for every table.
-    return re.sub(r"^([-+#=]|\d+(?=[.)]))", r"\\\1" if not text[:1].isdigit() else r"\1\\", text) if first else text
+    return (
+        re.sub(r"^([-+#=]|\d+(?=[.)](?:\s|$)))", r"\\\1" if not text[:1].isdigit() else r"\1\\", text)
+        if first
+        else text
+    )
 
 
 def fenced(lines: list[str], language: str = "") -> str:

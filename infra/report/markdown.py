@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from infra.report.changes import Change, FieldChange, said
+from infra.report.cost import Part, Total, Usd
+from infra.report.cost import Pool as PricedPool
 from infra.report.escape import code, fenced, plain, prose
 from infra.report.fitting import Section, fit
 from infra.report.model import FAILING, PoolRow, Report
@@ -110,6 +112,7 @@ def _sections(report: Report) -> list[Section]:
         _removals(report),
         _policies(report),
         _pools(report),
+        *_cost(report),
         _updates(report),
         _creations(report),
         _undecided(report),
@@ -210,14 +213,16 @@ def _undecided(report: Report) -> Section:
 
 def _pools(report: Report) -> Section:
     head = (
-        "| pool | type | capacity | min-max | GPUs of one | GPUs at max | EFA |\n"
-        "| --- | --- | --- | --- | --- | --- | --- |"
+        "| pool | type | capacity | min-max | GPUs of one | GPUs at max | EFA | USD/h each | USD/GPU-h |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )
-    items = [_pool(row) for row in report.pools]
+    known = (*report.cost.before.pools, *report.cost.after.pools) if report.cost else ()  # the last one wins
+    prices = {one.name: one for one in known}
+    items = [_pool(row, prices.get(row.pool.name)) for row in report.pools]
     return Section("Node pools", 3, items, "node pools", head if items else "", share=0.3)
 
 
-def _pool(row: PoolRow) -> str:
+def _pool(row: PoolRow, price: PricedPool | None) -> str:
     cells = [
         _both(
             row, lambda pool: ", ".join(pool.types[:4]) + (f" +{len(pool.types) - 4}" if len(pool.types) > 4 else "")
@@ -227,6 +232,8 @@ def _pool(row: PoolRow) -> str:
         _both(row, _gpus),
         _both(row, lambda pool: _number(pool.gpus_at_max)),
         _both(row, lambda pool: _number(pool.efa)),
+        _usd(price.each if price else None),
+        _usd(price.per_gpu_hour if price else None) if row.pool.gpus != 0 else "",
     ]
     name = code(row.pool.name)
     if row.before is None:
@@ -261,6 +268,72 @@ _OWN_WORDS = {"unknown", "on-demand", "spot", "capacity-block", ""}
 
 def _number(value: int | None) -> str:
     return "unknown" if value is None else str(value)
+
+
+def _usd(amount: Usd | None) -> str:
+    return "unknown" if amount is None else amount.shown()
+
+
+def _cost(report: Report) -> list[Section]:
+    """The sums before and after, and folded what they are made of."""
+    money = report.cost
+    if money is None:
+        return []
+    before, after = money.before, money.after
+    share = f"{after.utilisation * 100:f}".rstrip("0").rstrip(".") if after.utilisation else "0"
+    rows = [
+        ("per hour, with the fewest machines", before.at_min, after.at_min, money.at_min),
+        ("per hour, with the most machines", before.at_max, after.at_max, money.at_max),
+        (f"per month, {share} % of the time with the most", before.month, after.month, money.month),
+        ("per GPU and hour, everything included", before.per_gpu_hour, after.per_gpu_hour, None),
+    ]
+    items = [
+        f"| {what} | {_total(old)} | **{_total(new)}** | {_difference(more)} |"
+        for what, old, new, more in rows
+        if old is not None or new is not None
+    ]
+    head = "| USD | before | after | difference |\n| --- | ---: | ---: | ---: |"
+    told = []
+    if after.unknown:
+        told.append(f"**Unknown prices, not in the sums:** {', '.join(map(code, after.unknown[:20]))}.")
+    spot = [pool for pool in after.pools if pool.spot and pool.capacity == "spot"]
+    if spot:
+        ranges = ", ".join(f"{code(pool.name)} {_usd(pool.spot)}" for pool in spot[:10])
+        told.append(f"Spot prices move: USD for an hour of one machine, over zones and types: {ranges}.")
+    if after.dates:
+        first, last = after.dates[0], after.dates[-1]
+        told.append(f"Prices of {first}{f' to {last}' if last != first else ''}.")
+    sums = Section("Cost", 3, items, "sums", head, "\n" + " ".join(told) if told else "", share=0.2)
+    parts = [_part(one) for one in after.parts]
+    made_of = Section(
+        f"What the cost is made of, and what is not counted ({len(after.not_counted)})",
+        7,
+        parts + [f"| *not counted:* {code(one.what)} | {prose(one.reason, 200)} | | | |" for one in after.not_counted],
+        "parts",
+        "| part | reckoned | USD/h at min | USD/h at max | USD/month |\n| --- | --- | ---: | ---: | ---: |",
+        folded=True,
+        share=0.15,
+    )
+    return [sums, *([made_of] if made_of.items else [])]
+
+
+def _part(part: Part) -> str:
+    note = f" ({prose(part.note, 200)})" if part.note else ""
+    cells = " | ".join(_usd(amount) for amount in (part.at_min, part.at_max, part.month))
+    return f"| {code(part.name)} | {prose(part.reckoned, 200)}{note} | {cells} |"
+
+
+def _total(total: Total | None) -> str:
+    return prose(total.shown(), 200) if total else "-"
+
+
+def _difference(total: Total | None) -> str:
+    if total is None:
+        return ""
+    if total.all_unknown:
+        return "unknown"
+    sign = "+" if total.usd.low > 0 else ""
+    return f"**{sign}{prose(total.shown(), 200)}**" if total.usd.low or total.usd.high or total.without else "0.00"
 
 
 def _updates(report: Report) -> Section:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Literal
 
 from infra.report.changes import Change, changes, unknown_properties
+from infra.report.cost import DEFAULT_UTILISATION, Delta, cost, delta
 from infra.report.pools import Pool, pools
 from infra.report.preview import PolicyResult, Preview
 
@@ -50,6 +53,8 @@ class Report:
     pools: tuple[PoolRow, ...]
     policies: tuple[PolicyResult, ...]
     """What matters most first."""
+    cost: Delta | None
+    """Before and after; None where nothing costs money that the price table knows of."""
     warnings: tuple[str, ...]
     failures: tuple[Failure, ...]
     note: str = ""
@@ -74,13 +79,22 @@ class Report:
         return bool({one.kind for one in self.failures} & set(on))
 
 
-def build(preview: Preview, *, note: str = "") -> Report:
+def build(
+    preview: Preview, *, note: str = "", utilisation: Decimal = DEFAULT_UTILISATION, today: date | None = None
+) -> Report:
     """The report about a preview.
 
     Args:
         preview: what the engine said.
         note: a sentence of whoever ran it.
+        utilisation: share of the time in which pools run the most machines.
+        today: old prices are said to be old; absent: nobody asks.
     """
+    money = delta(
+        cost(preview.before, utilisation=utilisation),
+        cost(preview.after, utilisation=utilisation),
+    )
+    stale = money.after.stale(today) if today else None
     results = tuple(
         sorted(
             preview.policies,
@@ -98,7 +112,8 @@ def build(preview: Preview, *, note: str = "") -> Report:
         changes=changes(preview),
         pools=_pools(preview),
         policies=results,
-        warnings=tuple(_warnings(preview)),
+        cost=money if money.before.parts or money.after.parts or money.after.not_counted else None,
+        warnings=(*_warnings(preview), *([stale] if stale else ())),
         failures=tuple(_failures(preview, results)),
         note=note,
     )

@@ -45,6 +45,24 @@ _OPS: Mapping[str, Op] = {
     "remove-pending-replace": "delete",
     **dict.fromkeys(_PARTS_OF_REPLACE, "replace"),
 }
+_EVENTS = {
+    "cancelEvent",
+    "diagnosticEvent",
+    "policyAnalyzeStackSummaryEvent",
+    "policyAnalyzeSummaryEvent",
+    "policyEvent",
+    "policyLoadEvent",
+    "policyRemediateSummaryEvent",
+    "policyRemediationEvent",
+    "preludeEvent",
+    "progressEvent",
+    "resOpFailedEvent",
+    "resOutputsEvent",
+    "resourcePreEvent",
+    "startDebuggingEvent",
+    "stdoutEvent",
+    "summaryEvent",
+}
 _CLOSING = {"preview failed", "update failed"}
 """The engine's last words about any failure; they name no cause."""
 _CANNOT_RUN = re.compile(r"^can't run policy '[^']*' from policy pack '[^']*' during preview: ")
@@ -169,6 +187,8 @@ class Preview:
     why_incomplete: str = ""
     rehearsal: bool = False
     duration_seconds: float = 0.0
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """The engine's own numbers by operation."""
     hidden_sames: int = 0
     """Resources that stay as they are and are not among the steps: `pulumi preview --json` leaves them out."""
     policies_known: bool = True
@@ -192,6 +212,8 @@ class Preview:
 
     def counts(self) -> dict[str, int]:
         """Number of resources by operation, those in the program that change and those that stay."""
+        if not self.steps:
+            return dict(self.counted)
         found: dict[str, int] = {}
         for step in self.steps:
             found[step.op] = found.get(step.op, 0) + 1
@@ -226,7 +248,7 @@ def from_text(text: str, *, rehearsal: bool = False, stack: str = "") -> Preview
     if not text:
         raise ReportError(f"the preview is empty: the command that should write it has failed. {_HOW}")
     first = text.splitlines()[0]
-    if _is_event(_loaded(first)) or first.startswith('{"sequence":'):
+    if _is_event(_loaded(first)) or re.match(r'\{"(?:sequence|timestamp)":', first):
         return from_events(text.splitlines(), rehearsal=rehearsal, stack=stack)
     return from_digest(text, rehearsal=rehearsal, stack=stack)
 
@@ -368,7 +390,6 @@ _FOREIGN: tuple[tuple[frozenset[str], str], ...] = (
     ),
     (frozenset({"apiVersion", "kind"}), "an object of Kubernetes"),
     (frozenset({"$schema", "runs"}), "a SARIF document"),
-    (frozenset({"resourcePreEvent"}), "one event without its number"),
     (frozenset({"reports", "schema"}), "a report already (`trainyard preview --json`)"),
     (frozenset({"changes", "steps", "stack"}), "a report already (`trainyard preview --json`)"),
     (frozenset({"error"}), "an error message"),
@@ -579,6 +600,7 @@ def _preview(
         why_incomplete=why,
         rehearsal=rehearsal,
         duration_seconds=seconds,
+        counted={name: int(_number(number)) for name, number in counted.items()},
         hidden_sames=max(0, sames),
     )
 
@@ -591,7 +613,7 @@ def _loaded(text: str) -> Any:
 
 
 def _is_event(document: Any) -> bool:
-    return isinstance(document, Mapping) and "sequence" in document and "timestamp" in document
+    return isinstance(document, Mapping) and bool(_EVENTS & document.keys())
 
 
 def _mapping(raw: Any) -> dict[str, Any]:
