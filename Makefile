@@ -28,13 +28,27 @@ clean: ## remove the state as well (keeps .venv and the built engines)
 setup: .venv/installed ## only install: Python environment and engines
 	@$(RUN) engines build
 
-test: test-unit test-engines ## all tests, on the real engines (builds them first where they are missing)
+test: test-unit test-engines test-builds ## all tests but test-images, on the real engines (builds what is missing)
 
 test-unit: .venv/installed ## the tests that need no engine
-	@.venv/bin/pytest -n 2 -m "not engines and not images"
+	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
 
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
+
+test-builds: .venv/installed ## small images, really built: as root, with buildah and debootstrap
+	@if [ "$$(id -u)" = 0 ] && command -v buildah >/dev/null && command -v debootstrap >/dev/null; then
+	  .venv/bin/pytest -m builds
+	else
+	  echo "LEFT OUT: building images. As root, after apt-get install buildah debootstrap: make test-builds" >&2
+	fi
+
+test-images: setup ## the CPU image in full: built twice, trained in, on the local stack as well (35 GB of disk, an hour)
+	@folder=$$(mktemp -d)
+	trap 'rm -rf "$$folder"' EXIT
+	PYTHONPATH=. .venv/bin/python tests/images/real/archives.py "$$folder"
+	TRAINYARD_TRAINING_ARCHIVE="$$folder/training.tar" TRAINYARD_CONTROLLER_ARCHIVE="$$folder/controller.tar" \
+	  .venv/bin/pytest -m images
 
 lint: .venv/installed ## formatting, lint, types
 	@.venv/bin/ruff format --check .
@@ -53,6 +67,9 @@ lock: $(UV) .venv/installed ## write the locked requirements anew
 
 bench: setup ## measure the whole path on this computer
 	@.venv/bin/python benchmarks/local_stack.py
+
+bench-images: .venv/installed ## measure the stages of the CPU image (root, buildah, debootstrap, 35 GB of disk)
+	@PYTHONPATH=. .venv/bin/python benchmarks/image_sizes.py
 
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
@@ -75,4 +92,4 @@ bench: setup ## measure the whole path on this computer
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup test test-unit test-engines lint lock bench
+.PHONY: help up down clean setup test test-unit test-engines test-builds test-images lint lock bench bench-images

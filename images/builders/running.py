@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from images.errors import BuildError
 _TAIL_LINES = 100  # in which the reason of a failure is looked for
 _GRACE = 15.0  # seconds in which an interrupted tool gives back what it holds
 _QUESTION_SECONDS = 60.0  # a docker client waits for its engine for ever
+
+
+Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -83,20 +87,9 @@ def run(
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
     with contextlib.ExitStack() as stack:
         write = _log(log, stack) if log else untold
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C is ours to pass on
-        )
-        stack.callback(_end, process)
-        assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+        process = _start(command, {**os.environ, **(environment or {})}, stack)
         try:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 tail.append(line.rstrip())
                 write(line)
                 each(line)
@@ -116,7 +109,50 @@ def _log(path: Path, stack: contextlib.ExitStack) -> Callable[[str], object]:
         raise BuildError(failures.of_file(error, path)) from None
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _start(command: Sequence[str], environment: Mapping[str, str], stack: contextlib.ExitStack) -> Process:
+    """Start a program which the stack ends, whenever we are interrupted.
+
+    Signals arrive in the main thread only. So it is another one that starts the program: nothing can come between the
+    start and our knowing of it.
+    """
+    started: list[Process | OSError] = []
+
+    def start() -> None:
+        try:
+            started.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is ours to pass on
+                )
+            )
+        except OSError as error:
+            started.append(error)
+
+    thread = threading.Thread(target=start)
+
+    def end() -> None:
+        if thread.ident is not None:
+            thread.join()
+        for one in started:
+            if not isinstance(one, OSError):
+                _end(one)
+
+    stack.callback(end)
+    thread.start()
+    thread.join()
+    (process,) = started
+    if isinstance(process, OSError):
+        raise BuildError(f"{command[0]} cannot be started: {process.strerror}") from None
+    return process
+
+
+def _end(process: Process) -> None:
     """End what still runs, with all that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
