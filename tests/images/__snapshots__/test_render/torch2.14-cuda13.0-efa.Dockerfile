@@ -18,7 +18,7 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
-RUN --mount=type=bind,source=build/bytecode.py,target=/build/bytecode.py \
+RUN --mount=type=bind,source=build,target=/build \
     PYTHONHASHSEED=0 python3 /build/bytecode.py /usr/lib/python3*
 
 FROM base AS tools
