@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from infra.cli.console import counted, row, show, stderr, stdout, table
 from infra.report.changes import Change, said
@@ -15,10 +15,16 @@ _VALUE = 80
 _REASONS = 4
 
 
-def show_report(report: Report) -> None:
-    """Print a report: results to stdout, warnings to stderr."""
+def show_report(report: Report, on: Collection[str]) -> None:
+    """Print a report: results to stdout, warnings to stderr.
+
+    Args:
+        report: it.
+        on: what a change is refused for.
+    """
     _show_changes(report)
     _show_pools(report)
+    _show_cost(report)
     _show_policies(report)
     for diagnostic in report.preview.diagnostics:
         stderr().print(f"{diagnostic.severity}: {_lines(diagnostic.message)}", markup=False)
@@ -27,7 +33,8 @@ def show_report(report: Report) -> None:
             stderr().print(plain(sentence, None), markup=False)
     stdout().print(summary(report), markup=False)
     for failure in report.failures:
-        stdout().print(f"refused: {plain(failure.sentence, None)}", markup=False)
+        word = "refused" if failure.kind in on else "not refused because of --fail-on"
+        stdout().print(f"{word}: {plain(failure.sentence, None)}", markup=False)
 
 
 def summary(report: Report) -> str:
@@ -79,6 +86,21 @@ def _show_pools(report: Report) -> None:
             _both(pools, lambda pool: _number(pool.gpus_at_max)),
             _both(pools, lambda pool: _number(pool.efa)),
         )
+    show(shown)
+
+
+def _show_cost(report: Report) -> None:
+    money = report.cost
+    if money is None:
+        return
+    before, after = money.before, money.after
+    shown = table("USD", "before", "after")
+    row(shown, "per hour, fewest machines", plain(before.at_min.shown()), plain(after.at_min.shown()))
+    row(shown, "per hour, most machines", plain(before.at_max.shown()), plain(after.at_max.shown()))
+    share = f"per month, {after.utilisation:%} of the time with the most".replace(".000000", "")
+    row(shown, share, plain(before.month.shown()), plain(after.month.shown()))
+    each = [plain(one.shown()) if one else "-" for one in (before.per_gpu_hour, after.per_gpu_hour)]
+    row(shown, "per GPU and hour, everything included", *each)
     show(shown)
 
 

@@ -149,7 +149,7 @@ def _warnings(preview: Preview) -> Iterator[str]:
         resources = sum(bool(unknown_properties(one)) for one in changed)
         yield (
             f"{unknown} {'property' if unknown == 1 else 'properties'} of {resources}"
-            f" {'resource is' if resources == 1 else 'resources are'} known only after up."
+            f" {'resource' if resources == 1 else 'resources'} {'is' if unknown == 1 else 'are'} known only after up."
         )
     protected = [one for one in preview.steps if one.op in {"replace", "delete"} and one.old and one.old.protect]
     if protected:

@@ -277,9 +277,9 @@ def from_events(
             continue
         seen += 1
         if started := event.get("resourcePreEvent"):
-            steps.add(started.get("metadata"), reasons="keys")
+            steps.add(_mapping(started).get("metadata"), reasons="keys")
         elif ended := event.get("resOutputsEvent"):
-            steps.refreshed(ended.get("metadata"))
+            steps.refreshed(_mapping(ended).get("metadata"))
         elif failed := event.get("resOpFailedEvent"):
             urn = _text(_mapping(_mapping(failed).get("metadata")).get("urn"))
             diagnostics.append(Diagnostic("error", "the engine failed at this resource", urn or None))
@@ -288,9 +288,11 @@ def from_events(
         elif said := event.get("policyEvent"):
             policies.append(_policy(said))
         elif mended := event.get("policyRemediationEvent"):
-            policies.append(_policy({**mended, "message": "", "enforcementLevel": "remediate"}, remediated=True))
+            policies.append(
+                _policy({**_mapping(mended), "message": "", "enforcementLevel": "remediate"}, remediated=True)
+            )
         elif judged := event.get("policyAnalyzeSummaryEvent") or event.get("policyAnalyzeStackSummaryEvent"):
-            rules.update((*_texts(judged.get("passed")), *_texts(judged.get("failed"))))
+            rules.update(name for key in ("passed", "failed") for name in _texts(_mapping(judged).get(key)))
         elif end := event.get("summaryEvent"):
             summary = _mapping(end)
     if not seen:
