@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/image_sizes.py --row cpu --base-image localhost/trainyard-base:bookworm
 
-Builds with buildah, in the store that it is configured for (CONTAINERS_STORAGE_CONF): each stage of the row as rendered,
-then the same packages in one stage with compilers, as most Dockerfiles have it: everything of the lock, files of apt
-kept, byte code as pip writes it. Both begin with the same base, so a vendor's `-devel` image, which is gigabytes bigger
-than Debian with build-essential, is not part of the comparison. Prints a table of Markdown.
+Builds with buildah, in the store that it is configured for (CONTAINERS_STORAGE_CONF): each stage of the row as
+rendered, then the same packages in one stage with compilers, as most Dockerfiles have it: everything of the lock, files
+of apt kept, byte code as pip writes it. Both begin with the same base, so a vendor's `-devel` image, which is gigabytes
+bigger than Debian with build-essential, is not part of the comparison. Prints a table of Markdown.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ def main() -> None:
         print(f"| {name} | {size / 1e6:.0f} | {(size - below) / 1e6:.0f} |")
     final = list(stages.values())[-1][0]
     print(f"| one stage | {one.size / 1e6:.0f} | {(one.size - base) / 1e6:.0f} |")
-    print(
-        f"\nThe image is {100 * final / one.size:.0f} % of the one stage; without the base {100 * (final - base) / (one.size - base):.0f} %."
-    )
+    whole, above = final / one.size, (final - base) / (one.size - base)
+    print(f"\nThe image is {whole:.0%} of the one stage; what is above the base {above:.0%}.")
 
 
 def ours(row: Row, folder: Path, base: str, extra_ca: Path | None) -> dict[str, tuple[int, int]]:
