@@ -23,15 +23,18 @@ from typing import Any, Literal
 
 import psutil
 
-from infra import parts
+from infra import parts, policy_results
 from infra.errors import TrainyardError
 from infra.parts import Part
+from infra.policy_results import PolicyPack, PolicyResult
 
 Operation = Literal["up", "preview", "destroy", "refresh"]
 
 INTERRUPTED_ENDS = timedelta(seconds=30)
 """How long an interrupted engine may take for the step that it is at."""
 _LOOK_SECONDS = 0.2
+_CLOSING = ("preview failed", "update failed")
+"""The engine's last words about any failure; they name no cause."""
 _PROTECTED = re.compile(r"marked for protection|because it is protected")
 """How the engine refuses to replace or delete what is protected; its advice is to edit the program."""
 
@@ -49,6 +52,9 @@ class Summary:
     steps: list[dict[str, Any]] = field(default_factory=list)
     """Each planned or done step: operation, type, URN, and the properties that differ."""
 
+    policies: list[PolicyResult] = field(default_factory=list)
+    """What rules of policies told."""
+
     @property
     def changed(self) -> int:
         """How many resources were or would be touched."""
@@ -63,6 +69,14 @@ class Summary:
         return ", ".join(
             f"{count} {operation.rstrip('e')}ed" if done else f"{count} to {operation}" for operation, count in counted
         )
+
+
+class PolicyError(EngineRunError):
+    """Rules of policies that are mandatory are broken."""
+
+    def __init__(self, message: str, summary: Summary) -> None:
+        super().__init__(message)
+        self.summary = summary
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,8 @@ class Engine:
     kubeconfig, keys and all, into one."""
     hidden: tuple[str, ...] = ()
     """Beginnings of names of the user's variables that the engine does not get: credentials, in a rehearsal."""
+    packs: tuple[PolicyPack, ...] = ()
+    """Policies that `up` and `preview` must keep."""
     by_hand: str = 'eval "$(trainyard env -s {stack})"; pulumi {operation} -s {stack}'
     """How a user repeats an operation at a shell."""
 
@@ -105,6 +121,7 @@ class Engine:
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
+            PolicyError: mandatory rules of policies are broken.
             UsageError: the part cannot be brought up alone as the stack is now.
         """
         self._drop_stale_lock()
@@ -121,6 +138,8 @@ class Engine:
         if only:
             parts.require_one_or_the_other(only, urns, self.stack)
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
+            if operation in ("up", "preview"):
+                arguments += policy_results.arguments(self.packs, Path(temporary))
             of_run = parts.environment(only, Path(temporary), urns)
             return self._events(operation, arguments, on_step, of_run, within, stop)
 
@@ -164,6 +183,9 @@ class Engine:
                 raise
             errors.seek(0)
             said = errors.read().strip()
+        broken = [one for one in policy_results.in_order(summary.policies) if one.blocks]
+        if process.returncode != 0 and broken:
+            raise PolicyError(self._broken(operation, broken, problems), summary)
         if process.returncode != 0:
             told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
             lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
@@ -176,6 +198,18 @@ class Engine:
                 + self.by_hand.format(stack=self.stack, operation=operation)
             )
         return summary
+
+    def _broken(self, operation: Operation, broken: list[PolicyResult], problems: list[str]) -> str:
+        """What to say of broken rules, and of whatever else went wrong beside the engine's closing word."""
+        lines = [f"  {one.rule} ({one.severity}): {one.name}: {one.message or one.title}" for one in broken]
+        others = [line for text in problems for line in text.strip().splitlines() if line not in _CLOSING]
+        lines += [f"  {line}" for line in dict.fromkeys(others) if not any(one.rule in line for one in broken)]
+        kept = "Nothing was changed" if operation == "preview" else "What was done is recorded"
+        return (
+            f"pulumi {operation} of stack {self.stack} breaks rules of its policies:\n"
+            + "\n".join(lines)
+            + f"\n{kept}. Why, and what to do: trainyard explain {broken[0].rule}. Without policies: --no-policies"
+        )
 
     def _switch(self) -> str:
         """What protects resources, for who is told that they are protected."""
@@ -332,6 +366,8 @@ def _take(
             )
     elif broken := event.get("resOpFailedEvent"):
         failed.append(_short(broken["metadata"]["urn"]))
+    elif result := policy_results.from_event(event):
+        summary.policies.append(result)
     elif told := event.get("diagnosticEvent"):
         if told["severity"] == "error":
             problems.append(told["message"])

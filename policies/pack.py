@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import pulumi_policy.policy
 from pulumi_policy import (
     EnforcementLevel,
     Policy,
@@ -25,6 +27,7 @@ from pulumi_policy import (
 from pulumi_policy.deserialize import serialize_properties
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, UnknownValueError
 
+from policies.once import convert_once
 from policies.rule import Resource, Rule, Stack, Verdict, judge
 from policies.rules import all_rules
 from policies.values import UNKNOWN, Value
@@ -46,6 +49,7 @@ class UndecidedError(UnknownValueError):
 
 def serve() -> None:
     """Answer the engine until it ends this process."""
+    convert_once(pulumi_policy.policy)
     PolicyPack(NAME, policies(), EnforcementLevel.MANDATORY)
 
 
@@ -135,23 +139,19 @@ def _stack(args: StackValidationArgs, seen: Mapping[str, Resource]) -> Stack:
     found = []
     for one in args.resources:
         depends = {key: tuple(each.urn for each in those) for key, those in one.property_dependencies.items() if those}
-        asked = seen.get(one.urn)
-        found.append(_resource(one, asked.props if asked else None, depends))
+        found.append(dataclasses.replace(seen.get(one.urn) or _resource(one), depends=depends))
     return Stack(tuple(found))
 
 
-def _resource(
-    args: _Arguments, props: Value | None = None, depends: Mapping[str, tuple[str, ...]] | None = None
-) -> Resource:
+def _resource(args: _Arguments) -> Resource:
     return Resource(
         type=args.resource_type,
         name=args.name,
-        props=props or Value(plain(args.props)),
+        props=Value(plain(args.props)),
         urn=args.urn,
         protect=bool(args.opts.protect) if args.opts else False,
         ignore_changes=tuple(args.opts.ignore_changes) if args.opts else (),
         provider=Value(plain(args.provider.props)) if args.provider else Value(None),
-        depends=depends or {},
     )
 
 

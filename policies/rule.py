@@ -101,6 +101,10 @@ class Setting:
     about: str
     type: Literal["integer", "number", "boolean", "string", "array"] = "integer"
 
+    def read(self, value: Any) -> Any:
+        """A value as it was meant: the engine's messages know no whole numbers."""
+        return int(value) if self.type == "integer" else value
+
     @property
     def schema(self) -> dict[str, Any]:
         """Its JSON schema."""
@@ -157,7 +161,8 @@ class Rule:
         """Its settings, with the default of each that is not set or not of its type."""
         given = configured or {}
         return {
-            key: value if _fits(value := given.get(key), one) else one.default for key, one in self.settings.items()
+            key: one.read(value) if _fits(value := given.get(key), one) else one.default
+            for key, one in self.settings.items()
         }
 
 

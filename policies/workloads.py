@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from policies.rule import Resource
+from policies.rule import Resource, Stack
 from policies.values import UNKNOWN, UnknownMemberError, Value
 
 KUBERNETES = ("kubernetes:",)
@@ -81,7 +81,11 @@ class Pod:
 
     @property
     def namespace(self) -> str:
-        """The namespace of its owner."""
+        """The namespace of its owner.
+
+        In a first preview it is often unknown, as it comes from the Namespace: look for what is wrong first, and then
+        whether the namespace allows it.
+        """
         return self.owner.props.at("metadata", "namespace").text() or "default"
 
     @property
@@ -148,6 +152,15 @@ def pods(resource: Resource) -> list[Pod]:
     if not resource.type.startswith("kubernetes:") or resource.kind in _DEFINITIONS:
         return []
     return list(_templates(resource, resource.props, 0))
+
+
+def namespace_of(stack: Stack, resource: Resource) -> str:
+    """The namespace of an object; where it is unknown, that of the Namespace that it comes from."""
+    own = resource.props.at("metadata", "namespace")
+    if own.is_unknown:
+        for one in stack.behind(resource, "metadata", "kubernetes:core/v1:Namespace"):
+            return one.props.at("metadata", "name").text()
+    return own.text() or "default"
 
 
 def containers(resource: Resource) -> Iterable[Container]:

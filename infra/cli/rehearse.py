@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from infra.cli.console import Steps, counted, print_json, row, show, stderr, stdout, table
+from infra.cli.policies import check_first, documents
 from infra.cli.workspace import MUTATING, PREVIEWING, RehearsedWorkspace
 from infra.errors import TrainyardError, UsageError
 
@@ -32,17 +33,20 @@ class LeftoversError(TrainyardError):
     """Something was left when the stack was removed: on AWS it would go on to cost money."""
 
 
-def up(stack: str, *, with_example: bool, only: Part | None = None, wait: bool, json: bool) -> None:
+def up(workspace: RehearsedWorkspace, *, with_example: bool, only: Part | None = None, wait: bool, json: bool) -> None:
     """Bring the rehearsal up and the stack, or a part of it, in it; it stays until `down --rehearse`."""
     if with_example:
         raise UsageError("--with-example trains a job, and the nodes of a rehearsal are played: no program runs there")
     from infra.rehearsal.tools import keep_applied, keep_attempted  # noqa: PLC0415
 
-    workspace, steps = RehearsedWorkspace.open(stack), Steps()
+    stack, steps = workspace.stack, Steps()
     with workspace.changing(steps, wait=wait):
         workspace.build_engines(steps)
         connection = workspace.rehearsal(steps).up(workspace.region)
         workspace.write_project()
+        if not only:
+            with _explaining(workspace):
+                check_first(workspace, workspace.engine(PREVIEWING), steps)
         keep_attempted(workspace.state, stack)
         what = f"{only} of {stack}" if only else f"stack {stack}"
         summary = _run(workspace, "up", steps, f"{what}, rehearsed", only)
@@ -52,6 +56,7 @@ def up(stack: str, *, with_example: bool, only: Part | None = None, wait: bool, 
         "target": workspace.settings.target,
         **_about(workspace, connection),
         "changes": summary.changes,
+        "policies": documents(summary.policies),
         "steps": [{"step": s.name, "seconds": round(s.seconds, 2), "note": s.note} for s in steps.finished],
     }
     if json:
@@ -63,9 +68,16 @@ def up(stack: str, *, with_example: bool, only: Part | None = None, wait: bool, 
     stdout().print(f"It runs until: trainyard down -s {stack} --rehearse", markup=False)
 
 
-def preview(stack: str, *, wait: bool, json: bool) -> tuple[Summary, dict[str, Any]]:
+def label() -> dict[str, Any]:
+    """What every report of a rehearsal carries, also where it ended early."""
+    from infra.rehearsal.environment import LABEL  # noqa: PLC0415
+
+    return {"rehearsal": True, "note": LABEL}
+
+
+def preview(workspace: RehearsedWorkspace, *, wait: bool, json: bool) -> tuple[Summary, dict[str, Any]]:
     """What `up --rehearse` would change; stand-ins that did not run before are ended again."""
-    workspace, steps = RehearsedWorkspace.open(stack), Steps()
+    stack, steps = workspace.stack, Steps()
     was_there = workspace.state_directory.exists()
     with workspace.changing(steps, wait=wait):
         workspace.build_engines(steps)

@@ -8,20 +8,20 @@ import shlex
 import shutil
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from infra.cli import example, options, rehearse
+from infra.cli import example, options, policies, rehearse
 from infra.cli.console import Steps, print_json, row, show, stderr, stdout, table
-from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, Workspace
+from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, RehearsedWorkspace, Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from infra.engine import Operation, Summary
+    from infra.engine import Operation, PolicyError, Summary
     from infra.local.cluster import ClusterStatus
     from infra.parts import Part
 
@@ -51,6 +51,8 @@ def up(
         str | None,
         typer.Option("--only", metavar="PART", help="Only a part of an AWS stack: registry, to push images to."),
     ] = None,
+    no_policies: policies.NoPolicies = False,
+    policy_pack: policies.Packs = None,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
@@ -59,9 +61,10 @@ def up(
     Example: [bold]trainyard up -s local --with-example[/bold], [bold]trainyard up -s dev --rehearse[/bold]
     """
     if rehearsed:
-        rehearse.up(stack, with_example=with_example, only=_part(only), wait=not no_wait, json=json)
+        opened = policies.with_policies(RehearsedWorkspace.open(stack), none=no_policies, others=policy_pack)
+        rehearse.up(opened, with_example=with_example, only=_part(only), wait=not no_wait, json=json)
         return
-    workspace = Workspace.open(stack)
+    workspace = policies.with_policies(Workspace.open(stack), none=no_policies, others=policy_pack)
     part = _part(only)
     if part:
         _require_parts(workspace, with_example=with_example)
@@ -76,7 +79,7 @@ def up(
         if workspace.is_local:
             workspace.local_cluster(steps).up(workspace.images(), workspace.local_nodes())
         summary = _run(workspace, "up", steps, f"{part} of {stack}" if part else f"stack {stack}", only=part)
-    result["changes"] = summary.changes
+    result |= {"changes": summary.changes, "policies": policies.documents(summary.policies)}
     if part:
         result["only"] = part
         _close(steps, result, json=json, then=f"trainyard images build -s {stack} --push")
@@ -97,6 +100,8 @@ def up(
 def preview(
     stack: options.Stack = "local",
     rehearsed: options.Rehearse = False,
+    no_policies: policies.NoPolicies = False,
+    policy_pack: policies.Packs = None,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
@@ -105,21 +110,41 @@ def preview(
     Example: [bold]trainyard preview -s local --json[/bold], [bold]trainyard preview -s prod --rehearse[/bold]
     """
     about: dict[str, Any] = {}
-    if rehearsed:
-        summary, about = rehearse.preview(stack, wait=not no_wait, json=json)
-    else:
-        workspace = Workspace.open(stack)
-        workspace.require_outside_rehearsal()
-        workspace.require_credentials()
-        workspace.require_images()
-        if workspace.settings.target != "aws":
-            workspace.access()
-        steps = Steps()
-        workspace.build_engines(steps)
-        summary = _run(workspace, "preview", steps, f"preview of {stack}")
+    failure: PolicyError | None = None
+    try:
+        if rehearsed:
+            opened = policies.with_policies(RehearsedWorkspace.open(stack), none=no_policies, others=policy_pack)
+            summary, about = rehearse.preview(opened, wait=not no_wait, json=json)
+        else:
+            workspace = policies.with_policies(Workspace.open(stack), none=no_policies, others=policy_pack)
+            summary = _preview(workspace)
+    except TrainyardError as error:
+        if not hasattr(error, "summary"):
+            raise
+        failure = cast("PolicyError", error)
+        summary = failure.summary
+        about = rehearse.label() if rehearsed else {}
     if json:
-        print_json({"stack": stack, **about, "changes": summary.changes, "steps": summary.steps})
-        return
+        results = policies.documents(summary.policies)
+        print_json({"stack": stack, **about, "changes": summary.changes, "steps": summary.steps, "policies": results})
+    else:
+        _show_preview(summary, policies_run=not no_policies or bool(policy_pack))
+    if failure:
+        raise failure
+
+
+def _preview(workspace: Workspace) -> Summary:
+    workspace.require_outside_rehearsal()
+    workspace.require_credentials()
+    workspace.require_images()
+    if workspace.settings.target != "aws":
+        workspace.access()
+    steps = Steps()
+    workspace.build_engines(steps)
+    return _run(workspace, "preview", steps, f"preview of {workspace.stack}")
+
+
+def _show_preview(summary: Summary, *, policies_run: bool) -> None:
     shown = table("operation", "resource", "name", "because of")
     for step in summary.steps:
         if step["op"] in _STEPS_OF_REPLACE:
@@ -128,6 +153,8 @@ def preview(
         row(shown, step["op"], kind.split("$")[-1], name, ", ".join(step["diffs"]))
     if summary.steps:
         show(shown)
+    if policies_run:
+        policies.show_results(summary.policies)
     stdout().print(summary.sentence(done=False))
 
 
@@ -261,6 +288,8 @@ def _run(
     only: Part | None = None,
 ) -> Summary:
     looks = operation == "preview"
+    if operation == "up" and not only:
+        policies.check_first(workspace, workspace.engine(PREVIEWING), steps)
     with steps.step(name):
         summary = workspace.engine(PREVIEWING if looks else MUTATING).run(operation, steps.note, within, only=only)
         steps.note(summary.sentence(done=not looks))

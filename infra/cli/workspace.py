@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from infra.local.cluster import LocalCluster
     from infra.local.nodes.spec import NodeSpec
     from infra.local.state import State
+    from infra.policy_results import PolicyPack
     from infra.rehearsal.environment import Rehearsal
     from infra.settings import Settings
     from infra.settings.image_lock import ImageLock
@@ -58,6 +59,8 @@ class Workspace:
 
     stack: str
     settings: Settings
+    packs: tuple[PolicyPack, ...] = ()
+    """Policies that its changes must keep."""
 
     @classmethod
     def open(cls, stack: str) -> Workspace:
@@ -299,6 +302,7 @@ class Workspace:
             environment=self.pulumi_environment() | {MARK: f"{self.state.directory}:{process}"},
             backend=self.state.folder("pulumi", "backend") if self.keeps_own_record else None,
             scratch=self.state.folder("pulumi") / f"run-{process}-",
+            packs=self.packs,
         )
 
     def build_engines(self, steps: Steps) -> None:

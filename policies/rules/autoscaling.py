@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from policies.groups import NODE_GROUP, Group, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
+from policies.values import UnknownMemberError
 from policies.workloads import EFA, HUGEPAGES, pods
 
 topic = Topic("Autoscaling")
@@ -134,17 +135,21 @@ rights:
     references=(_README,),
 )
 def asks_eks(stack: Stack, _: Settings) -> Iterator[Finding]:
-    """Policies that let somebody scale groups from zero must let them ask."""
+    """Policies that let somebody scale groups from zero must let them ask; one such policy is enough to know."""
     if not any(one.props.at("scalingConfig", "minSize").number() == 0 for one in stack.of(NODE_GROUP)):
         return
+    unknown, scales = [], False
     for one in stack.of("aws:iam/rolePolicy:RolePolicy", "aws:iam/policy:Policy"):
+        if one.props.at("policy").is_unknown:
+            unknown.append(f"policy of {one.name}")
+            continue
         actions = _actions(one.props.at("policy").text())
-        if "autoscaling:SetDesiredCapacity" in actions and not actions & {
-            "eks:DescribeNodegroup",
-            "eks:Describe*",
-            "eks:*",
-        }:
-            yield Finding("allows autoscaling:SetDesiredCapacity and not eks:DescribeNodegroup", one)
+        if "autoscaling:SetDesiredCapacity" in actions:
+            scales = True
+            if not actions & {"eks:DescribeNodegroup", "eks:Describe*", "eks:*"}:
+                yield Finding("allows autoscaling:SetDesiredCapacity and not eks:DescribeNodegroup", one)
+    if unknown and not scales:
+        raise UnknownMemberError(", ".join(unknown))
 
 
 def _actions(document: str) -> set[str]:

@@ -144,9 +144,9 @@ board: {type: "kubernetes:apps/v1:Deployment", properties: {spec: {template: {sp
 )
 def only_gpu_pods(pod: Pod, settings: Settings) -> Iterator[str]:
     """DaemonSets and namespaces of agents are left alone."""
-    if pod.owner.kind == "DaemonSet" or pod.namespace in settings["agents"] or pod.has_gpus():
+    if pod.owner.kind == "DaemonSet" or pod.has_gpus():
         return
-    if any(_answers(one, settings["key"]) for one in pod.tolerations()):
+    if any(_answers(one, settings["key"]) for one in pod.tolerations()) and pod.namespace not in settings["agents"]:
         yield f"{pod.where or 'spec'}.tolerations lets it run where {settings['key']} bars, and it asks for no GPU"
 
 

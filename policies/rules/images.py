@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from policies.catalogue import locked_images
 from policies.registry import Topic
 from policies.rule import Finding, RawProps, Resource, Setting, Settings, Stack
+from policies.values import UnknownMemberError
 from policies.workloads import KUBERNETES, Container, containers, image_parts
 
 REPOSITORY = "aws:ecr/repository:Repository"
 topic = Topic("Images")
+_NOWHERE = ".invalid"
+"""Registries that stand for one that is to come: names that by RFC 2606 nobody has."""
 _ECR = "https://docs.aws.amazon.com/AmazonECR/latest/userguide"
 
 
@@ -234,6 +237,8 @@ def known_registry(container: Container, settings: Settings) -> Iterator[str]:
     """The part before the first slash, or the whole beginning."""
     image = container.value.at("image").text()
     registry = image.partition("/")[0] if "/" in image else ""
+    if registry.endswith(_NOWHERE):
+        raise UnknownMemberError(f"{container.value.path}.image (not built yet)")
     if "." not in registry and ":" not in registry:
         if not settings["localNames"]:
             yield f"container {container.name}: image {image or 'is not set'} names no registry"

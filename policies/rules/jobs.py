@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
 from policies.values import Value
-from policies.workloads import KUBERNETES, NODE_AGENTS, Pod, pods
+from policies.workloads import KUBERNETES, NODE_AGENTS, Pod, namespace_of, pods
 
 ELASTIC = "kubernetes:elastic.pytorch.org/v1alpha1:ElasticJob"
 PYTORCH = "kubernetes:kubeflow.org/v1:PyTorchJob"
@@ -163,7 +163,7 @@ etcd:
 )
 def control_off_spot(pod: Pod, settings: Settings) -> Iterator[str]:
     """Deployments and StatefulSets without GPUs."""
-    if pod.namespace not in settings["agents"] and not pod.has_gpus() and pod.tolerates_spot():
+    if not pod.has_gpus() and pod.tolerates_spot() and pod.namespace not in settings["agents"]:
         yield f"{pod.where or 'spec'}.tolerations lets it run on spot machines"
 
 
@@ -302,15 +302,11 @@ def _labels(value: Value) -> dict[str, str]:
 def _budgets(stack: Stack, workload: Resource) -> list[Resource]:
     """Disruption budgets of a workload's pods."""
     template = workload.props.at("spec", "template")
-    labels, namespace = _labels(template.at("metadata", "labels")), workload.props.at("metadata", "namespace").text()
+    labels, namespace = _labels(template.at("metadata", "labels")), namespace_of(stack, workload)
     found = []
     for one in stack.of(DISRUPTION):
         selected = _labels(one.props.at("spec", "selector", "matchLabels"))
-        if (
-            selected
-            and selected.items() <= labels.items()
-            and one.props.at("metadata", "namespace").text() == namespace
-        ):
+        if selected and selected.items() <= labels.items() and namespace_of(stack, one) == namespace:
             found.append(one)
     return found
 
@@ -350,7 +346,7 @@ def has_budget(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[
     """Deployments and StatefulSets with two or more replicas."""
     stack, workload = subject
     replicas = workload.props.at("spec", "replicas").number()
-    if workload.props.at("metadata", "namespace").text() in settings["agents"]:
+    if namespace_of(stack, workload) in settings["agents"]:
         return
     budgets = _budgets(stack, workload)
     if (replicas or 1) >= 2 and not budgets:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from policies.registry import Topic
-from policies.rule import RawProps, Resource, Setting, Settings
+from policies.rule import Finding, RawProps, Resource, Setting, Settings, Stack
 from policies.wording import named_like_secret, secrets_in
-from policies.workloads import KUBERNETES, NODE_AGENTS, Container, Pod, containers, pods
+from policies.workloads import KUBERNETES, NODE_AGENTS, Container, Pod, containers, namespace_of, pods
 
 NAMESPACE = "kubernetes:core/v1:Namespace"
 topic = Topic("Pod security")
@@ -61,8 +61,7 @@ def _enforce(props: RawProps) -> bool:
     "no-host-access",
     "Pods do not share the machine's network, processes or files, and are not privileged.",
     severity="critical",
-    types=KUBERNETES,
-    each=pods,
+    each=lambda stack: [(stack, one) for one in stack.of(*KUBERNETES)],
     frameworks=("CKV_K8S_16", "CKV_K8S_17", "CKV_K8S_18", "CKV_K8S_19", "CIS Kubernetes Benchmark 5.2.2"),
     settings={"agents": _AGENTS},
     why="A privileged training pod is root on a machine that others train on. EFA and GPUs do not need it: the device "
@@ -84,10 +83,15 @@ pod:
     steps="Take the members away; for devices ask the device plugin, for shared memory use an emptyDir.",
     references=(_STANDARDS,),
 )
-def no_host_access(pod: Pod, settings: Settings) -> Iterator[str]:
+def no_host_access(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[Finding]:
     """Everything that level `baseline` forbids of this kind."""
-    if pod.namespace in settings["agents"]:
-        return
+    stack, owner = subject
+    found = [message for pod in pods(owner) for message in _host_access(pod)]
+    if found and namespace_of(stack, owner) not in settings["agents"]:
+        yield from (Finding(message, owner) for message in found)
+
+
+def _host_access(pod: Pod) -> Iterator[str]:
     for key in ("hostNetwork", "hostIPC", "hostPID"):
         if pod.spec.at(key).flag():
             yield f"{key} is true"
@@ -130,8 +134,12 @@ pod:
 )
 def runs_restricted(pod: Pod, settings: Settings) -> Iterator[str]:
     """Level `restricted`; of the pod or of the container, as Kubernetes reads it."""
-    if pod.namespace in settings["agents"]:
-        return
+    found = list(_unrestricted(pod))
+    if found and pod.namespace not in settings["agents"]:
+        yield from found
+
+
+def _unrestricted(pod: Pod) -> Iterator[str]:
     shared = pod.spec.at("securityContext")
     for container in pod.containers():
         own = container.value.at("securityContext")
@@ -153,6 +161,10 @@ def runs_restricted(pod: Pod, settings: Settings) -> Iterator[str]:
             yield f"container {container.name} lacks {', '.join(missing)}"
 
 
+_CHOSEN = {"privileged", "allowPrivilegeEscalation", "capabilities", "runAsUser"}
+"""Members by which somebody has decided what a container may do."""
+
+
 def _restrict(node: object, depth: int) -> bool:
     """Set what cannot break a program that runs without root: the seccomp profile and no escalation.
 
@@ -171,7 +183,7 @@ def _restrict(node: object, depth: int) -> bool:
                 several = spec.get(key)
                 for one in several if isinstance(several, list) else []:
                     own = one.setdefault("securityContext", {}) if isinstance(one, dict) else None
-                    if isinstance(own, dict) and not own.get("privileged") and "allowPrivilegeEscalation" not in own:
+                    if isinstance(own, dict) and not (own.keys() & _CHOSEN):
                         own["allowPrivilegeEscalation"], changed = False, True
     inner = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
     for one in inner:
