@@ -74,7 +74,7 @@ BROKEN: dict[str, tuple[str, Edit]] = {
     "python-hashes": (CPU, ("Dockerfile", "--require-hashes --no-build", "--no-build")),
     "python-cache": (CPU, ("Dockerfile", "--no-cache-dir ", "")),
     "python-link-mode": (CPU, ("Dockerfile", "UV_LINK_MODE=copy ", "")),
-    "python-byte-code": (CPU, ("Dockerfile", "--invalidation-mode unchecked-hash", "--invalidation-mode timestamp")),
+    "python-byte-code": (CPU, ("Dockerfile", LAST, f"RUN python3 -m compileall -q /opt/trainyard/venv\n{LAST}")),
     "python-system": (CPU, ("Dockerfile", "--no-cache-dir", "--no-cache-dir --break-system-packages")),
     "python-index": (CPU, ("Dockerfile", "--no-cache-dir", "--no-cache-dir --index-url https://example.com/simple")),
     "epoch-unused": (CPU, ("Dockerfile", "SOURCE_DATE_EPOCH=0 useradd", "useradd")),
