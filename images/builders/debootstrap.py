@@ -6,6 +6,7 @@ Only for builds on such a computer: images for others begin from the base that t
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -78,3 +79,10 @@ def _buildah(*arguments: str) -> str:
     if answer.code != 0:
         raise BuildError(f"buildah {arguments[0]} failed: {answer.err.strip()}")
     return answer.out.strip().splitlines()[-1] if answer.out.strip() else ""
+
+
+if __name__ == "__main__":  # python -m images.builders.debootstrap
+    try:
+        sys.stdout.write(f"{make(told=lambda said: print(said, file=sys.stderr))}\n")
+    except BuildError as failure:
+        sys.exit(str(failure))

@@ -116,6 +116,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stack: contex
     start and our knowing of it.
     """
     started: list[Process | OSError] = []
+    known = threading.Event()  # an interrupted join() of Python 3.11 takes the thread for ended
 
     def start() -> None:
         try:
@@ -133,19 +134,21 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stack: contex
             )
         except OSError as error:
             started.append(error)
+        finally:
+            known.set()
 
     thread = threading.Thread(target=start)
 
     def end() -> None:
         if thread.ident is not None:
-            thread.join()
+            known.wait()
         for one in started:
             if not isinstance(one, OSError):
                 _end(one)
 
     stack.callback(end)
     thread.start()
-    thread.join()
+    known.wait()
     (process,) = started
     if isinstance(process, OSError):
         raise BuildError(f"{command[0]} cannot be started: {process.strerror}") from None
