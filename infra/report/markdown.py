@@ -80,9 +80,9 @@ def _head(report: Report, on: frozenset[str]) -> list[str]:
         lines += ["> [!CAUTION]", "> **This change cannot go in as it is.**"]
         lines += [f"> - {prose(one.sentence)}" for one in failures]
         lines.append("")
-    if report.warnings or report.note:
+    if report.warnings or report.note.strip():
         lines.append("> [!WARNING]" if not preview.complete else "> [!IMPORTANT]")
-        lines += [f"> - {prose(one, 400)}" for one in (*report.warnings, report.note) if one]
+        lines += [f"> - {prose(one, 400)}" for one in (*report.warnings, report.note) if one.strip()]
         lines.append("")
     return lines
 
