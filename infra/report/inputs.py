@@ -76,6 +76,10 @@ class Template:
     interfaces: Sequence[Mapping[str, Any]]
     image: str
     """Id of an image of the user's own."""
+    placed: bool
+    """Its machines are in a placement group."""
+    reserved: bool
+    """Its machines come from a capacity reservation."""
 
     @property
     def efa(self) -> int:
@@ -108,4 +112,6 @@ def template_of(group: Resource, resources: Iterable[Resource]) -> Template | No
         disks=[mapping(one.get("ebs")) for one in mappings(inputs.get("blockDeviceMappings")) if "ebs" in one],
         interfaces=mappings(inputs.get("networkInterfaces")),
         image=text(inputs.get("imageId")),
+        placed=any(mapping(inputs.get("placement")).get(name) is not None for name in ("groupName", "groupId")),
+        reserved=bool(mapping(inputs.get("capacityReservationSpecification")).get("capacityReservationTarget")),
     )
