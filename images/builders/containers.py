@@ -27,7 +27,9 @@ class Buildah:
         begin = time.monotonic()
         work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
         with secrets_of(order) as secrets:
-            run(build_command(self.name, order, secrets), work, log=order.log, told=told)
+            # Newer ones take it from there too, and refuse a time that is given twice.
+            alone = {"SOURCE_DATE_EPOCH": None}
+            run(build_command(self.name, order, secrets), work, log=order.log, told=told, environment=alone)
         image_id, digest, architecture, size = self.inspect(order.tag)
         seconds = time.monotonic() - begin
         return Built(order.row, order.tag, image_id, digest, self.name, architecture, size, seconds)

@@ -68,7 +68,7 @@ def run(
     log: Path | None = None,
     told: Told = untold,
     each: Callable[[str], object] = untold,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str | None] | None = None,
 ) -> None:
     """Run something long.
 
@@ -78,7 +78,7 @@ def run(
         log: gets the whole output; None: nothing is kept.
         told: hears each step.
         each: hears each line.
-        environment: variables on top of ours.
+        environment: variables on top of ours; None takes one away.
 
     Raises:
         BuildError: it failed, or the log cannot be written.
@@ -87,7 +87,8 @@ def run(
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
     with contextlib.ExitStack() as stack:
         write = _log(log, stack) if log else untold
-        process = _start(command, {**os.environ, **(environment or {})}, stack)
+        variables = {**os.environ, **(environment or {})}
+        process = _start(command, {name: value for name, value in variables.items() if value is not None}, stack)
         try:
             for line in process.stdout or ():
                 tail.append(line.rstrip())
