@@ -60,7 +60,7 @@ lock: $(UV) .venv/installed ## write the locked requirements anew
 	@compile() { $(UV) pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
 	    --custom-compile-command "make lock" "$$@" pyproject.toml; }
 	compile --group dev -o requirements/dev.txt
-	for group in infra training controller policies; do
+	for group in ci infra training controller policies; do
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 	.venv/bin/python -m images.locks $(UV)
