@@ -108,17 +108,20 @@ def _cost(report: Report) -> dict[str, Any] | None:
     return None if money is None else {"before": cost.document(money.before), "after": cost.document(money.after)}
 
 
+_OUTCOMES = {"violation": "violation", "unknown": "undecided", "remediated": "corrected"}
+
+
 def _policy(result: PolicyResult) -> dict[str, Any]:
+    title, _, found = result.message.partition("\n")
     return {
         "rule": result.rule,
+        "outcome": _OUTCOMES[result.kind],
         "level": result.level,
         "severity": result.severity,
-        "kind": result.kind,
         "blocks": result.blocks,
-        "message": result.finding,
         "urn": result.urn,
+        "title": title if found else "",
+        "message": result.finding,
         "pack": result.pack,
         "version": result.version,
-        "remediation": result.remediation,
-        "url": result.url,
     }

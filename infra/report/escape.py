@@ -16,9 +16,10 @@ _BIDI_AND_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u1
 _VISIBLE = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 _HIDING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _COMBINING_RUN = re.compile(r"(?:[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]){4,}")
-_ASCII = re.compile(r"[ -~]*\Z")
-_LIVELY = re.compile(r"\S*(?:@|://|www\.|#\d|\bGH-\d|:\w+:|\b[0-9a-f]{7,40}\b)\S*", re.IGNORECASE)
-"""What GitHub and GitLab make links, mentions, references and pictures of, with all that touches it."""
+_BEYOND = re.compile(r"[^ -~]")
+_LIVELY = re.compile(r"@|://|www\.|#\d|\bGH-\d|:\w+:|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+"""What GitHub and GitLab make links, mentions, references and pictures of."""
+_TOKEN = re.compile(r"\S+")
 _LOOKALIKES = str.maketrans({"`": "\u02cb", "|": "\u00a6"})
 
 
@@ -31,8 +32,8 @@ def plain(text: str, limit: int | None = LONG) -> str:
     """
     cut = limit is not None and len(text) > limit
     kept = text[:limit] if cut else text
-    if not _ASCII.match(kept):
-        kept = "".join(map(_seen, kept))
+    if _BEYOND.search(kept):
+        kept = _BEYOND.sub(lambda found: _seen(found[0]), kept)
         kept = _COMBINING_RUN.sub("…", unicodedata.normalize("NFC", kept))
     return f"{kept}… ({len(text)} characters)" if cut else kept
 
@@ -57,9 +58,11 @@ def code(text: str, limit: int | None = LONG) -> str:
 def prose(text: str, limit: int | None = 600) -> str:
     """A sentence in Markdown: its markup is text, and what would become a link or a mention is in a code span."""
     shown, made, at = plain(" ".join(text.split()), limit), [], 0
-    for lively in _LIVELY.finditer(shown):
-        made += [_inert(shown[at : lively.start()], first=not at), code(lively[0], None)]
-        at = lively.end()
+    if _LIVELY.search(shown):
+        for token in _TOKEN.finditer(shown):
+            if _LIVELY.search(token[0]):  # with all that touches it
+                made += [_inert(shown[at : token.start()], first=not at), code(token[0], None)]
+                at = token.end()
     made.append(_inert(shown[at:], first=not at))
     return "".join(made).replace("|", "¦")
 

@@ -130,12 +130,13 @@ def _errors(report: Report) -> Section:
 
 
 def _removals(report: Report) -> Section:
-    grave = [one for one in report.removals if one.op == "replace" or one.loses or one.interrupts or one.protected]
+    items: list[str] = []
     plain_ones: dict[str, list[str]] = {}
     for one in report.removals:
-        if one not in grave:
+        if one.op == "replace" or one.loses or one.interrupts or one.protected:
+            items.append(_removal(one))
+        else:
             plain_ones.setdefault(one.kind, []).append(f"**{code(one.name)}**")
-    items = [_removal(one) for one in grave]
     for kind, names in sorted(plain_ones.items(), key=lambda pair: pair[0] not in _FIRST_DELETED):
         items += [
             f"- **delete** {code(kind)} {', '.join(names[begin : begin + _NAMES_OF_LINE])}"

@@ -54,17 +54,18 @@ def pools(resources: Iterable[Resource]) -> tuple[Pool, ...]:
     """The pools among resources, in the order of their names; machines without GPUs first."""
     found = list(resources)
     templates = [one for one in found if one.type == LAUNCH_TEMPLATE]
-    made = [_pool(one, templates, found) for one in found if one.type == NODE_GROUP]
+    providers = [one for one in found if one.is_provider]
+    made = [_pool(one, templates, providers) for one in found if one.type == NODE_GROUP]
     return tuple(sorted(made, key=lambda pool: (bool(pool.gpus), pool.name)))
 
 
-def region_of(resource: Resource, resources: Iterable[Resource]) -> str | None:
+def region_of(resource: Resource, providers: Iterable[Resource]) -> str | None:
     """The region that a resource is in: its own, its provider's, or the one in its ARN; None where none is known."""
     for value in (resource.inputs.get("region"), resource.outputs.get("region")):
         if isinstance(value, str) and value:
             return value
-    for one in resources:
-        if one.is_provider and resource.provider.startswith(one.urn) and isinstance(one.inputs.get("region"), str):
+    for one in providers:
+        if resource.provider.startswith(one.urn) and isinstance(one.inputs.get("region"), str):
             return str(one.inputs["region"])
     for name in ("arn", "id"):
         if found := _ARN.match(str(resource.outputs.get(name, ""))):
@@ -74,7 +75,7 @@ def region_of(resource: Resource, resources: Iterable[Resource]) -> str | None:
     return None
 
 
-def _pool(group: Resource, templates: list[Resource], resources: list[Resource]) -> Pool:
+def _pool(group: Resource, templates: list[Resource], providers: list[Resource]) -> Pool:
     template = _template_of(group, templates)
     of_template = (template.inputs.get("instanceType"),) if template else ()
     listed = group.inputs.get("instanceTypes")
@@ -97,7 +98,7 @@ def _pool(group: Resource, templates: list[Resource], resources: list[Resource])
         ami_type=_word(group.inputs.get("amiType")),
         release=_word(group.inputs.get("releaseVersion")),
         kubernetes=_word(group.inputs.get("version")),
-        region=region_of(group, resources),
+        region=region_of(group, providers),
     )
 
 
