@@ -107,6 +107,9 @@ def build(
         revision=_revision(),
     )
     contexts = [render(one, wish.options) for one, _ in chosen]  # mistakes before the first build begins
+    if left_out := dict.fromkeys(name for context in contexts for name in context.left_out):
+        names = ", ".join(left_out)
+        stderr().print(f"Left out, since names that begin with a dot are never copied: {names}.", markup=False)
     builder = find_tool(tool)
     target = pushing.destination(workspace, [one for one, _ in chosen]) if push else None
     steps, results = Steps(), []
