@@ -99,6 +99,8 @@ class Engine:
     """Beginnings of names of the user's variables that the engine does not get: credentials, in a rehearsal."""
     packs: tuple[PolicyPack, ...] = ()
     """Policies that `up` and `preview` must keep."""
+    on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """Told each event of the engine, for reports."""
     by_hand: str = 'eval "$(trainyard env -s {stack})"; pulumi {operation} -s {stack}'
     """How a user repeats an operation at a shell."""
 
@@ -176,6 +178,7 @@ class Engine:
             try:
                 with _interrupted_after(process, within), _interrupted_by(process, stop):
                     for event in _json_lines(process):
+                        self.on_event(event)
                         _take(event, summary, problems, failed, on_step)
                     process.wait()
             except BaseException:

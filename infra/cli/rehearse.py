@@ -75,8 +75,12 @@ def label() -> dict[str, Any]:
     return {"rehearsal": True, "note": LABEL}
 
 
-def preview(workspace: RehearsedWorkspace, *, wait: bool, json: bool) -> tuple[Summary, dict[str, Any]]:
-    """What `up --rehearse` would change; stand-ins that did not run before are ended again."""
+def preview(workspace: RehearsedWorkspace, *, wait: bool) -> str:
+    """Look at what `up --rehearse` would change; stand-ins that did not run before are ended again.
+
+    Returns:
+        What every report of the rehearsal has to say. What the engine said went to `workspace.on_event`.
+    """
     stack, steps = workspace.stack, Steps()
     was_there = workspace.state_directory.exists()
     with workspace.changing(steps, wait=wait):
@@ -85,14 +89,11 @@ def preview(workspace: RehearsedWorkspace, *, wait: bool, json: bool) -> tuple[S
         try:
             connection = rehearsal.up(workspace.region)
             workspace.write_project()
-            summary = _run(workspace, "preview", steps, f"preview of {stack}, rehearsed")
-            about = _about(workspace, connection)
+            _run(workspace, "preview", steps, f"preview of {stack}, rehearsed")
+            return str(_about(workspace, connection)["note"])
         finally:
             if not was_there:
                 rehearsal.down()
-    if not json:
-        stdout().print(about["note"], markup=False)
-    return summary, {name: about[name] for name in ("rehearsal", "note")}
 
 
 def down(stack: str, *, wait: bool, json: bool) -> None:

@@ -36,7 +36,7 @@ Markdown = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the report as Markdown, short enough for a comment; what was cut is in FILE.full.md.",
+        help="Write the report as Markdown, short enough for a comment. Where that cuts it, FILE.full has all.",
     ),
 ]
 Sarif = Annotated[
@@ -161,10 +161,11 @@ def deliver(preview: Preview, wanted: Wanted, *, note: str = "", failed: Trainya
     else:
         from infra.cli.report_shown import show_report  # noqa: PLC0415
 
-        show_report(report, wanted.fail_on)
-    if failed and not preview.complete and "incomplete" in wanted.fail_on:
+        show_report(report, wanted.fail_on, errors=failed is None)
+    refused = report.fails(wanted.fail_on)
+    if failed and (refused or not report.failures):
         raise failed
-    if report.fails(wanted.fail_on):
+    if refused:
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 
 from infra.cli.console import counted, row, show, stderr, stdout, table
@@ -9,24 +10,29 @@ from infra.report.changes import Change, said
 from infra.report.escape import plain
 from infra.report.model import PoolRow, Report
 from infra.report.pools import Pool
+from infra.report.preview import name_of
 
 _STYLES = {"replace": "bold red", "delete": "bold red", "update": "yellow", "create": "green"}
 _VALUE = 80
 _REASONS = 4
 
 
-def show_report(report: Report, on: Collection[str]) -> None:
+def show_report(report: Report, on: Collection[str], *, errors: bool = True) -> None:
     """Print a report: results to stdout, warnings to stderr.
 
     Args:
         report: it.
         on: what a change is refused for.
+        errors: with what went wrong; without where that is told by itself.
     """
     _show_changes(report)
     _show_pools(report)
     _show_cost(report)
+    _show_moves(report)
     _show_policies(report)
     for diagnostic in report.preview.diagnostics:
+        if diagnostic.severity == "error" and not errors:
+            continue
         stderr().print(f"{diagnostic.severity}: {_lines(diagnostic.message)}", markup=False)
     for sentence in (*report.warnings, report.note):
         if sentence:
@@ -104,6 +110,18 @@ def _show_cost(report: Report) -> None:
     show(shown)
 
 
+def _show_moves(report: Report) -> None:
+    if report.moves:
+        shown = table("version of", "from", "to", "verdict", "message")
+        for one in report.moves:
+            told = "; ".join((one.reason, *one.steps))
+            row(shown, plain(one.component), plain(one.old), plain(one.new), one.verdict, plain(told, 1000))
+        show(shown)
+    for bad in report.known_bad:
+        told = f"known to fail: {bad.component} {bad.version}: {bad.effect}; {bad.reason} ({bad.link})"
+        stdout().print(plain(told, 1000), markup=False)
+
+
 def _both(pools: PoolRow, what: Callable[[Pool], str]) -> str:
     old = what(pools.before) if pools.before else None
     new = what(pools.after) if pools.after else None
@@ -115,10 +133,17 @@ def _both(pools: PoolRow, what: Callable[[Pool], str]) -> str:
 def _show_policies(report: Report) -> None:
     if not report.policies:
         return
-    shown = table("policy", "level", "resource", "found")
-    for one in report.policies:
-        level = "unknown yet" if one.kind == "unknown" else "mended" if one.kind == "remediated" else one.level
-        row(shown, plain(one.rule), level, plain((one.urn or "the stack").split("::")[-1]), plain(one.finding, 300))
+    shown = table("severity", "level", "rule", "resource", "message")
+    for one in (one for one in report.policies if one.kind != "unknown"):
+        level = "corrected" if one.kind == "remediated" else plain(one.level)
+        name = plain(name_of(one.urn) if one.urn else "the stack")
+        row(shown, plain(one.severity), level, plain(one.rule), name, plain(one.finding, 300))
+    # What is not known yet is often the same of many resources.
+    undecided = sorted((one for one in report.policies if one.kind == "unknown"), key=lambda one: one.rule)
+    for rule, several in itertools.groupby(undecided, lambda one: one.rule):
+        those = list(several)
+        where = plain(name_of(those[0].urn or "the stack")) if len(those) == 1 else f"{len(those)} resources"
+        row(shown, plain(those[0].severity), "undecided", plain(rule), where, plain(those[0].finding, 300))
     show(shown)
 
 

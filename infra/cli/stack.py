@@ -7,12 +7,14 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.cli import example, options, policies, rehearse
+from infra.cli import example, options, policies, rehearse, report
 from infra.cli.console import Steps, print_json, row, show, stderr, stdout, table
 from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, RehearsedWorkspace, Workspace
 from infra.errors import TrainyardError, UsageError
@@ -21,13 +23,11 @@ from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from infra.engine import Operation, PolicyError, Summary
+    from infra.engine import Operation, Summary
     from infra.local.cluster import ClusterStatus
     from infra.parts import Part
 
 DESTROYED_WITHIN = timedelta(seconds=90)  # about 10 s with two cores
-_STEPS_OF_REPLACE = ("create-replacement", "delete-replaced")
-"""Steps of the engine beside `replace`, which stands for all three."""
 STAND_IN = "Pods of the local cluster are processes of this computer; GPUs are numbers, not devices."
 
 
@@ -100,40 +100,49 @@ def up(
 def preview(
     stack: options.Stack = "local",
     rehearsed: options.Rehearse = False,
+    source: report.From = None,
+    markdown: report.Markdown = None,
+    sarif: report.Sarif = None,
+    fail_on: report.FailOn = None,
+    utilisation: report.Utilisation = None,
     no_policies: policies.NoPolicies = False,
     policy_pack: policies.Packs = None,
     no_wait: options.NoWait = False,
     json: options.Json = False,
 ) -> None:
-    """Say what `up` would change, without changing it.
+    """Say what `up` would change, cost and break, without changing anything.
 
-    Example: [bold]trainyard preview -s local --json[/bold], [bold]trainyard preview -s prod --rehearse[/bold]
+    Ends with code 1 where mandatory policies are broken, a version must not move so, a combination is known to fail, or
+    the preview is not complete: see --fail-on.
+
+    Example: [bold]trainyard preview -s prod --rehearse --report preview.md[/bold],
+    [bold]pulumi preview --json | trainyard preview --from -[/bold]
     """
-    about: dict[str, Any] = {}
-    failure: PolicyError | None = None
+    wanted = report.Wanted.of(markdown=markdown, sarif=sarif, json=json, fail_on=fail_on, utilisation=utilisation)
+    if source is not None:
+        report.deliver(report.read(source, rehearsal=rehearsed, stack=stack), wanted)
+        return
+    from infra.report.preview import from_events  # noqa: PLC0415
+
+    events: list[Mapping[str, Any]] = []
+    note, failed = "", None
     try:
         if rehearsed:
             opened = policies.with_policies(RehearsedWorkspace.open(stack), none=no_policies, others=policy_pack)
-            summary, about = rehearse.preview(opened, wait=not no_wait, json=json)
+            note = rehearse.preview(replace(opened, on_event=events.append), wait=not no_wait)
         else:
             workspace = policies.with_policies(Workspace.open(stack), none=no_policies, others=policy_pack)
-            summary = _preview(workspace)
+            _preview(replace(workspace, on_event=events.append))
     except TrainyardError as error:
-        if not hasattr(error, "summary"):
+        if not events:  # the engine was not reached
             raise
-        failure = cast("PolicyError", error)
-        summary = failure.summary
-        about = rehearse.label() if rehearsed else {}
-    if json:
-        results = policies.documents(summary.policies)
-        print_json({"stack": stack, **about, "changes": summary.changes, "steps": summary.steps, "policies": results})
-    else:
-        _show_preview(summary, policies_run=not no_policies or bool(policy_pack))
-    if failure:
-        raise failure
+        failed = error
+        note = rehearse.label()["note"] if rehearsed else ""
+    found = from_events(events, rehearsal=rehearsed, stack=stack)
+    report.deliver(found, wanted, note=note, failed=failed)
 
 
-def _preview(workspace: Workspace) -> Summary:
+def _preview(workspace: Workspace) -> None:
     workspace.require_outside_rehearsal()
     workspace.require_credentials()
     workspace.require_images()
@@ -141,21 +150,7 @@ def _preview(workspace: Workspace) -> Summary:
         workspace.access()
     steps = Steps()
     workspace.build_engines(steps)
-    return _run(workspace, "preview", steps, f"preview of {workspace.stack}")
-
-
-def _show_preview(summary: Summary, *, policies_run: bool) -> None:
-    shown = table("operation", "resource", "name", "because of")
-    for step in summary.steps:
-        if step["op"] in _STEPS_OF_REPLACE:
-            continue
-        *_, kind, name = step["urn"].split("::")
-        row(shown, step["op"], kind.split("$")[-1], name, ", ".join(step["diffs"]))
-    if summary.steps:
-        show(shown)
-    if policies_run:
-        policies.show_results(summary.policies)
-    stdout().print(summary.sentence(done=False))
+    _run(workspace, "preview", steps, f"preview of {workspace.stack}")
 
 
 def down(

@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infra.clusters import (
     CHECKOUT,
@@ -61,6 +61,8 @@ class Workspace:
     settings: Settings
     packs: tuple[PolicyPack, ...] = ()
     """Policies that its changes must keep."""
+    on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """Told each event of its engine."""
 
     @classmethod
     def open(cls, stack: str) -> Workspace:
@@ -303,6 +305,7 @@ class Workspace:
             backend=self.state.folder("pulumi", "backend") if self.keeps_own_record else None,
             scratch=self.state.folder("pulumi") / f"run-{process}-",
             packs=self.packs,
+            on_event=self.on_event,
         )
 
     def build_engines(self, steps: Steps) -> None:

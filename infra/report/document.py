@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from infra.report import cost
+from infra.report import cost, known_bad, versions
 from infra.report.changes import ABSENT, Change, said
 from infra.report.model import PoolRow, Report
 from infra.report.pools import Pool
@@ -33,6 +33,9 @@ def document(report: Report) -> dict[str, Any]:
         "steps": [_step(one) for one in report.changes],
         "node_pools": [_pool_row(row) for row in report.pools],
         "cost": _cost(report),
+        "versions": [versions.document(one) for one in report.moves],
+        "known_bad": [known_bad.document(one) for one in report.known_bad],
+        "topology": report.topology,
         "policies": [_policy(one) for one in report.policies],
         "policy_packs": list(preview.policy_packs),
         "rules_run": preview.rules_run,

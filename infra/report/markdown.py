@@ -111,11 +111,14 @@ def _sections(report: Report) -> list[Section]:
         _errors(report),
         _removals(report),
         _policies(report),
+        _known_bad(report),
+        _moves(report),
         _pools(report),
         *_cost(report),
         _updates(report),
         _creations(report),
         _undecided(report),
+        _topology(report),
         _said(report),
     ]
 
@@ -208,8 +211,49 @@ def _broken_rule(alike: Sequence[PolicyResult]) -> str:
 
 def _undecided(report: Report) -> Section:
     found = [one for one in report.policies if one.kind == "unknown"]
-    items = [f"- {code(one.rule)} {code(_place(one.urn))}: {prose(one.finding, 300)}" for one in found]
-    return Section(f"Rules that could not be judged yet ({len(found)})", 6, items, "rules", folded=True, share=0.1)
+    rules: dict[str, list[PolicyResult]] = {}
+    for one in found:  # what is not known yet is often the same of many resources
+        rules.setdefault(one.rule, []).append(one)
+    items = [
+        f"- {code(rule)}: {prose(those[0].finding, 300)} ("
+        + (code(_place(those[0].urn)) if len(those) == 1 else f"{len(those)} resources")
+        + ")"
+        for rule, those in rules.items()
+    ]
+    return Section(f"Rules that could not be judged yet ({len(rules)})", 6, items, "rules", folded=True, share=0.1)
+
+
+def _known_bad(report: Report) -> Section:
+    items = [
+        f"- ❌ {code(one.component)} {code(one.version)} at {', '.join(map(code, one.where[:_PLACES]))}:"
+        f" {prose(one.effect, 300)}. {prose(one.reason, 400)} {prose(one.link, 200)}"
+        for one in report.known_bad
+    ]
+    return Section("Known to fail", 2, items, "combinations", share=0.15)
+
+
+_VERDICTS = {"safe": "✅ safe", "manual": "✋ **manual**", "blocked": "❌ **blocked**", "unknown": "❌ **unknown**"}
+
+
+def _moves(report: Report) -> Section:
+    items = []
+    for one in report.moves:
+        steps = "".join(f"<br>{number}. {prose(step, 300)}" for number, step in enumerate(one.steps, 1))
+        source = f" {prose(one.source, 200)}" if one.source else ""
+        checked = f" ({one.checked}{', unconfirmed' if one.unconfirmed else ''})" if one.checked else ""
+        places = ", ".join(map(code, one.where[:_PLACES]))
+        items.append(
+            f"| {code(one.component)} | {code(one.old)} → {code(one.new)} | {_VERDICTS[one.verdict]} |"
+            f" {prose(one.reason, 300)}{source}{checked}{steps} | {places} |"
+        )
+    head = "| what | from → to | verdict | why, and what to do | where |\n| --- | --- | --- | --- | --- |"
+    return Section("Versions", 2, items, "moves of versions", head if items else "", share=0.2)
+
+
+def _topology(report: Report) -> Section:
+    text = report.topology
+    items = [fenced([line.replace("```", "") for line in text.splitlines()], "mermaid")] if text else []
+    return Section("Topology, as it will be", 5, items, "diagram", folded=True, whole=True, share=0.3)
 
 
 def _pools(report: Report) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -10,8 +10,11 @@ from typing import Literal
 
 from infra.report.changes import Change, changes, unknown_properties
 from infra.report.cost import DEFAULT_UTILISATION, Delta, cost, delta
+from infra.report.known_bad import Finding, findings
 from infra.report.pools import Pool, pools
 from infra.report.preview import PolicyResult, Preview
+from infra.report.topology import mermaid
+from infra.report.versions import Move, moves
 
 Failing = Literal["policy", "version", "known-bad", "incomplete"]
 FAILING: tuple[Failing, ...] = ("incomplete", "policy", "version", "known-bad")
@@ -55,6 +58,12 @@ class Report:
     """What matters most first."""
     cost: Delta | None
     """Before and after; None where nothing costs money that the price table knows of."""
+    moves: tuple[Move, ...]
+    """Versions that change, the worst verdict first."""
+    known_bad: tuple[Finding, ...]
+    """Combinations that are known to fail."""
+    topology: str
+    """A Mermaid diagram of what there will be; empty where there is nothing to draw."""
     warnings: tuple[str, ...]
     failures: tuple[Failure, ...]
     note: str = ""
@@ -95,6 +104,7 @@ def build(
         cost(preview.after, utilisation=utilisation),
     )
     stale = money.after.stale(today) if today else None
+    moved, bad = moves(preview.before, preview.after), findings(preview.after)
     results = tuple(
         sorted(
             preview.policies,
@@ -113,8 +123,11 @@ def build(
         pools=_pools(preview),
         policies=results,
         cost=money if money.before.parts or money.after.parts or money.after.not_counted else None,
-        warnings=(*_warnings(preview), *([stale] if stale else ())),
-        failures=tuple(_failures(preview, results)),
+        moves=moved,
+        known_bad=bad,
+        topology=mermaid(preview.after) if any(one.custom and not one.is_provider for one in preview.after) else "",
+        warnings=(*_warnings(preview, noted=bool(note)), *([stale] if stale else ())),
+        failures=tuple(_failures(preview, results, moved, bad)),
         note=note,
     )
 
@@ -125,10 +138,10 @@ def _pools(preview: Preview) -> tuple[PoolRow, ...]:
     return tuple(PoolRow(before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before]))
 
 
-def _warnings(preview: Preview) -> Iterator[str]:
+def _warnings(preview: Preview, *, noted: bool) -> Iterator[str]:
     if not preview.complete:
         yield f"This preview is not complete: {preview.why_incomplete}. There may be more changes than are listed here."
-    if preview.rehearsal:
+    if preview.rehearsal and not noted:
         yield (
             "This is a rehearsal: stand-ins answered for AWS and no account was touched. What is on record there, and"
             " what has been changed by hand, is not known."
@@ -159,7 +172,9 @@ def _warnings(preview: Preview) -> Iterator[str]:
         )
 
 
-def _failures(preview: Preview, results: Iterable[PolicyResult]) -> Iterator[Failure]:
+def _failures(
+    preview: Preview, results: Iterable[PolicyResult], moved: Iterable[Move], bad: Sequence[Finding]
+) -> Iterator[Failure]:
     if not preview.complete:
         yield Failure("incomplete", f"the preview is not complete: {preview.why_incomplete}")
     broken = [one for one in results if one.blocks]
@@ -170,3 +185,11 @@ def _failures(preview: Preview, results: Iterable[PolicyResult]) -> Iterator[Fai
             f"{len(broken)} {'violation' if len(broken) == 1 else 'violations'} of mandatory policies:"
             f" {', '.join(rules)}",
         )
+    for move in moved:
+        if move.fails:
+            yield Failure(
+                "version",
+                f"the move of {move.component} from {move.old} to {move.new} is {move.verdict}: {move.reason}",
+            )
+    for finding in bad:
+        yield Failure("known-bad", f"{finding.component} {finding.version} is known to fail here: {finding.effect}")

@@ -16,6 +16,7 @@ from typer.main import get_command
 import infra.cli
 from infra.cli import rehearse, workspace
 from infra.cli.console import Steps, counted, row, show, table
+from infra.cli.workspace import RehearsedWorkspace
 from infra.engine import Summary
 
 TRAINYARD = Path(sys.executable).with_name("trainyard")
@@ -168,13 +169,21 @@ def test_a_replacement_is_one_row_of_a_preview(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urn = "urn:pulumi:local::trainyard::aws:eks/cluster:Cluster::cluster"
-    operations = ("create-replacement", "replace", "delete-replaced")
-    steps = [{"op": one, "type": "aws:eks/cluster:Cluster", "urn": urn, "diffs": ["name"]} for one in operations]
-    monkeypatch.setattr(rehearse, "preview", lambda *_, **__: (Summary({"replace": 1}, steps), {}))
+    old, new = ({"type": "aws:eks/cluster:Cluster", "urn": urn, "inputs": {"name": name}} for name in ("a", "b"))
+    about = {"type": "aws:eks/cluster:Cluster", "urn": urn, "old": old, "new": new, "keys": ["name"]}
+
+    def played(workspace: RehearsedWorkspace, *, wait: bool) -> str:
+        for operation in ("create-replacement", "replace", "delete-replaced"):
+            workspace.on_event({"resourcePreEvent": {"metadata": {**about, "op": operation}}})
+        workspace.on_event({"summaryEvent": {"resourceChanges": {"replace": 1}}})
+        return "played"
+
+    monkeypatch.setattr(rehearse, "preview", played)
     code, out, _ = run(capsys, monkeypatch, "preview", "-s", "dev", "--rehearse")
     assert code == 0
     rows = [line.split() for line in out.splitlines() if "eks/cluster" in line]
-    assert rows == [["replace", "aws:eks/cluster:Cluster", "cluster", "name"]]
+    assert [row[:3] for row in rows] == [["replace", "aws:eks/cluster:Cluster", "cluster"]]
+    assert "name: a -> b" in out
     assert "1 to replace" in out
 
 
