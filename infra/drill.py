@@ -21,7 +21,7 @@ _SETTLED = 3
 """Steps in one world after which training counts as under way."""
 _STRAGGLERS = timedelta(seconds=0.5)
 """How much later than another's a worker's line may arrive: the logs are read from different nodes."""
-LAST_WORKERS_JOIN = timedelta(seconds=15)
+LAST_WORKERS_JOIN = timedelta(seconds=60)
 TRAINING_STARTS = timedelta(minutes=3)
 TRAINING_GOES_ON = timedelta(minutes=3)
 
