@@ -513,7 +513,7 @@ def _resource(raw: Any, urn: str, step: Mapping[str, Any]) -> Resource | None:
         parent=_text(raw.get("parent")) or None,
         provider=_text(raw.get("provider")),
         protect=raw.get("protect") is True,
-        custom=raw.get("custom") is not False,
+        custom=raw.get("custom") is True,  # of components the events have no such member
     )
 
 
