@@ -90,7 +90,9 @@ def policy(rule: Rule, seen: Mapping[str, Resource] | None = None) -> Policy:
         else None,
     }
     if rule.of_stack:
-        return StackValidationPolicy(validate=functools.partial(_validate_stack, rule, seen or {}), **common)
+        return StackValidationPolicy(
+            validate=functools.partial(_validate_stack, rule, {} if seen is None else seen), **common
+        )
     return ResourceValidationPolicy(
         validate=functools.partial(_validate, rule),
         remediate=cast("ResourceRemediation", functools.partial(_remediate, rule)) if rule.mend else None,

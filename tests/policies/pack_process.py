@@ -56,12 +56,11 @@ class Pack:
         _fill(request, one)
         return list(self.stub.Analyze(request, timeout=_ANSWER_WITHIN).diagnostics)
 
-    def remediate(self, one: PolicyResource) -> list[Any]:
-        """What it would change in a resource."""
-        request = analyzer_pb2.AnalyzeRequest(
-            type=one.resource_type, urn=one.urn, name=one.name, properties=_struct(one.props)
-        )
-        _fill(request, one)
+    def remediate(self, type_name: str, props: Mapping[str, Any]) -> list[Any]:
+        """What it would change in a resource, whose properties are as the engine sends them."""
+        properties = struct_pb2.Struct()
+        json_format.ParseDict(dict(props), properties)
+        request = analyzer_pb2.AnalyzeRequest(type=type_name, urn="urn:it", name="it", properties=properties)
         return list(self.stub.Remediate(request, timeout=_ANSWER_WITHIN).remediations)
 
     def analyze_stack(self, several: list[PolicyResource]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broken_stacks import Variant
 from pulumi_policy import PolicyResource, ResourceValidationPolicy
 from recorded_program import Recorded
 
@@ -51,8 +52,9 @@ class AskedStack:
         ]
 
     def one(self, kind: str, name: str) -> Asked:
-        """The resource of a kind (last part of its type) with a logical name."""
-        (found,) = [each for each in self.resources if each.type.rsplit(":", 1)[-1] == kind and each.name == name]
+        """The resource of a kind (last part of its type) with a logical name; components are none."""
+        of_kind = [each for each in self.resources if each.type.rsplit(":", 1)[-1] == kind]
+        (found,) = [each for each in of_kind if each.name == name and not each.type.startswith("trainyard:")]
         return found
 
     def pod(self, kind: str, name: str) -> dict[str, Any]:
@@ -68,6 +70,17 @@ class AskedStack:
         """Add a resource."""
         urn = f"urn:pulumi:{self.name}::trainyard::{type_name}::{name}"
         self.resources.append(Asked(type_name, name, urn, dict(props), {}))
+
+    def apply(self, variant: Variant) -> None:
+        """Make a mistake."""
+        changed = self.one(variant.kind, variant.resource)
+        variant.change(changed.props)
+        if variant.protect is not None:
+            changed.protect = variant.protect
+        if variant.ignore_changes is not None:
+            changed.ignore_changes = list(variant.ignore_changes)
+        # What was written by hand comes from nothing else of the stack.
+        changed.sources = {key: urns for key, urns in changed.sources.items() if key in changed.props}
 
     def built(self) -> list[PolicyResource]:
         """As policies are given them."""
