@@ -56,15 +56,24 @@ def code(text: str, limit: int | None = LONG) -> str:
 
 
 def prose(text: str, limit: int | None = 600) -> str:
-    """A sentence in Markdown: its markup is text, and what would become a link or a mention is in a code span."""
-    shown, made, at = plain(" ".join(text.split()), limit), [], 0
+    """A sentence in Markdown: what is between backticks, or would become a link, is code; the rest is text."""
+    shown = plain(" ".join(text.split()), limit)
+    made = [
+        code(part, None) if between else _sentence(part, first=not index)
+        for index, part in enumerate(re.split(r"`([^`]+)`", shown))
+        for between in [index % 2 == 1]
+    ]
+    return "".join(made).replace("|", "¦")
+
+
+def _sentence(shown: str, *, first: bool) -> str:
+    made, at = [], 0
     if _LIVELY.search(shown):
         for token in _TOKEN.finditer(shown):
             if _LIVELY.search(token[0]):  # with all that touches it
-                made += [_inert(shown[at : token.start()], first=not at), code(token[0], None)]
+                made += [_inert(shown[at : token.start()], first=first and not at), code(token[0], None)]
                 at = token.end()
-    made.append(_inert(shown[at:], first=not at))
-    return "".join(made).replace("|", "¦")
+    return "".join([*made, _inert(shown[at:], first=first and not at)])
 
 
 def _inert(text: str, *, first: bool) -> str:

@@ -9,7 +9,7 @@ from infra.report.cost import Part, Total, Usd
 from infra.report.cost import Pool as PricedPool
 from infra.report.escape import code, fenced, plain, prose
 from infra.report.fitting import Section, fit
-from infra.report.model import FAILING, PoolRow, Report
+from infra.report.model import FAILING, MAY_BE_MORE, PoolRow, Report
 from infra.report.pools import Pool
 from infra.report.preview import PolicyResult
 
@@ -80,9 +80,12 @@ def _head(report: Report, on: frozenset[str]) -> list[str]:
         lines += ["> [!CAUTION]", "> **This change cannot go in as it is.**"]
         lines += [f"> - {prose(one.sentence)}" for one in failures]
         lines.append("")
-    if report.warnings or report.note.strip():
+    warnings = [one for one in (*report.warnings, report.note) if one.strip()]
+    if not preview.complete and not any(one.kind == "incomplete" for one in failures):
+        warnings.insert(0, f"{preview.why_incomplete}. {MAY_BE_MORE}")
+    if warnings:
         lines.append("> [!WARNING]" if not preview.complete else "> [!IMPORTANT]")
-        lines += [f"> - {prose(one, 400)}" for one in (*report.warnings, report.note) if one.strip()]
+        lines += [f"> - {prose(one, 400)}" for one in warnings]
         lines.append("")
     return lines
 
@@ -103,7 +106,16 @@ def _summary(report: Report) -> str:
     rest = (
         f"; {stays:,} {'stays' if stays == 1 else 'stay'} as {'it is' if stays == 1 else 'they are'}" if stays else ""
     )
-    return ", ".join(told) + rest + "."
+    return ", ".join(told) + rest + "." + _cost_in_short(report)
+
+
+def _cost_in_short(report: Report) -> str:
+    if report.cost is None:
+        return ""
+    old, new = report.cost.before.at_max, report.cost.after.at_max
+    if old == new or report.cost.at_max.all_unknown:
+        return ""
+    return f" Cost with the most machines: {_total(old)} → **{_total(new)}** USD per hour."
 
 
 def _sections(report: Report) -> list[Section]:
@@ -188,7 +200,8 @@ def _policies(report: Report) -> Section:
         head = "| | rule | what is wrong | where |\n| --- | --- | --- | --- |"
     elif report.preview.policy_packs:
         held = f"All {report.preview.rules_run} rules" if report.preview.rules_run else "All rules"
-        head = f"✅ {held} of {packs} that could be judged are kept."
+        so_far = "" if report.preview.complete else " so far"
+        head = f"✅ {held} of {packs} that could be judged{so_far} are kept."
     alike: dict[tuple[str, str, str], list[PolicyResult]] = {}
     for one in found:
         alike.setdefault((one.rule, one.level, one.finding), []).append(one)
@@ -274,7 +287,7 @@ def _pool(row: PoolRow, price: PricedPool | None) -> str:
         ),
         _both(row, lambda pool: pool.capacity),
         _both(row, lambda pool: f"{_number(pool.minimum)}-{_number(pool.maximum)}"),
-        _both(row, _gpus),
+        _both(row, _gpus, code_span=False),
         _both(row, lambda pool: _number(pool.gpus_at_max)),
         _both(row, lambda pool: _number(pool.efa)),
         _usd(price.each if price else None),
@@ -294,13 +307,14 @@ def _gpus(pool: Pool) -> str:
     return f"{pool.machine.gpus} {pool.machine.gpu}" if pool.machine.gpus else "0"
 
 
-def _both(row: PoolRow, what: Callable[[Pool], str]) -> str:
+def _both(row: PoolRow, what: Callable[[Pool], str], *, code_span: bool = True) -> str:
     """A cell; in bold with both values where they differ."""
+    cell = _cell if code_span else prose
     old = what(row.before) if row.before else None
     new = what(row.after) if row.after else None
     if old is None or new is None or old == new:
-        return _cell(new if new is not None else old or "")
-    return f"**{_cell(old)} → {_cell(new)}**"
+        return cell(new if new is not None else old or "")
+    return f"**{cell(old)} → {cell(new)}**"
 
 
 def _cell(text: str) -> str:
@@ -316,7 +330,9 @@ def _number(value: int | None) -> str:
 
 
 def _usd(amount: Usd | None) -> str:
-    return "unknown" if amount is None else amount.shown()
+    if amount is None:
+        return "unknown"
+    return "< 0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()
 
 
 def _cost(report: Report) -> list[Section]:

@@ -19,6 +19,7 @@ from infra.report.versions import Move, moves
 Failing = Literal["policy", "version", "known-bad", "incomplete"]
 FAILING: tuple[Failing, ...] = ("incomplete", "policy", "version", "known-bad")
 """What a change can be refused for, by name for `--fail-on`."""
+MAY_BE_MORE = "There may be more changes than are listed here."
 _LEVELS = {"mandatory": 0, "remediate": 1, "advisory": 2}
 _SEVERITIES = {"critical": 0, "high": 1, "medium": 2, "low": 3}
 _KINDS = {"violation": 0, "unknown": 1, "remediated": 2}
@@ -139,8 +140,6 @@ def _pools(preview: Preview) -> tuple[PoolRow, ...]:
 
 
 def _warnings(preview: Preview, *, noted: bool) -> Iterator[str]:
-    if not preview.complete:
-        yield f"This preview is not complete: {preview.why_incomplete}. There may be more changes than are listed here."
     if preview.rehearsal and not noted:
         yield (
             "This is a rehearsal: stand-ins answered for AWS and no account was touched. What is on record there, and"
@@ -176,7 +175,7 @@ def _failures(
     preview: Preview, results: Iterable[PolicyResult], moved: Iterable[Move], bad: Sequence[Finding]
 ) -> Iterator[Failure]:
     if not preview.complete:
-        yield Failure("incomplete", f"the preview is not complete: {preview.why_incomplete}")
+        yield Failure("incomplete", f"the preview is not complete: {preview.why_incomplete}. {MAY_BE_MORE}")
     broken = [one for one in results if one.blocks]
     if broken:
         rules = sorted({one.rule for one in broken})
