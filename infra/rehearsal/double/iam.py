@@ -1,4 +1,4 @@
-"""IAM: roles, their inline policies, and the policies attached to them."""
+"""IAM: roles, their inline policies, the policies attached to them, and providers of tokens."""
 
 from __future__ import annotations
 
@@ -201,6 +201,90 @@ class RolePolicyAttachment(Kind):
         aws.call("iam", "DetachRolePolicy", absent=_GONE, RoleName=role, PolicyArn=arn)
 
 
+class OpenIdConnectProvider(Kind):
+    """Whose tokens roles may trust: CI's. Its id is its ARN; an account has one for each address."""
+
+    token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"  # noqa: S105 - a type token
+    replace_on = frozenset({"url"})
+    computed = frozenset({"arn"})
+
+    def requests(self, inputs: Mapping[str, Any]) -> list[Call]:
+        """One CreateOpenIDConnectProvider."""
+        create = Call(
+            "iam",
+            "CreateOpenIDConnectProvider",
+            only(
+                Url=inputs.get("url"),
+                ClientIDList=inputs.get("clientIdLists"),
+                ThumbprintList=inputs.get("thumbprintLists"),
+                Tags=tag_list(inputs.get("tags")),
+            ),
+            {"ClientIDList": "clientIdLists", "ThumbprintList": "thumbprintLists"},
+        )
+        return [create]
+
+    def rules(self, inputs: Mapping[str, Any], aws: Aws) -> Iterator[Failure]:  # noqa: ARG002
+        """Tokens are for somebody, and their provider is reached safely."""
+        url = inputs.get("url")
+        if isinstance(url, str) and (not url.startswith("https://") or url.endswith("/")):
+            yield Failure("url", f"{url!r} is not of the form https://token.example.com: https, and no / at the end")
+        if inputs.get("clientIdLists") == []:
+            yield Failure("clientIdLists", "names nobody for whom tokens may be: for GitHub sts.amazonaws.com")
+
+    def create(self, aws: Aws, name: str, inputs: Mapping[str, Any]) -> Made:  # noqa: ARG002, D102
+        arn = aws.run(self.requests(inputs)[0])["OpenIDConnectProviderArn"]
+        return Made(arn, {"arn": arn})
+
+    def read(self, aws: Aws, id: str, state: Mapping[str, Any]) -> Mapping[str, Any] | None:  # noqa: A002, D102
+        found = aws.call("iam", "GetOpenIDConnectProvider", absent=_GONE, OpenIDConnectProviderArn=id)
+        if found is None:
+            return None
+        return {
+            "arn": id,
+            "url": f"https://{found['Url'].removeprefix('https://')}",
+            "clientIdLists": found["ClientIDList"],
+            "thumbprintLists": found["ThumbprintList"] if state.get("thumbprintLists") else None,
+            "tags": tags_of(found.get("Tags")),
+        }
+
+    def update(  # noqa: D102
+        self,
+        aws: Aws,
+        id: str,  # noqa: A002
+        old: Mapping[str, Any],
+        new: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
+        before, after = set(old.get("clientIdLists") or ()), set(new.get("clientIdLists") or ())
+        for operation, ids in (("Add", after - before), ("Remove", before - after)):
+            name = f"{operation}ClientID{'To' if operation == 'Add' else 'From'}OpenIDConnectProvider"
+            for one in sorted(ids):
+                aws.checked("iam", name, OpenIDConnectProviderArn=id, ClientID=one)
+        if before != after:  # moto has neither call; one that is made anew has the same ARN
+            self.delete(aws, id, old)
+            self.create(aws, "", new)
+            return {}
+        if new.get("thumbprintLists") and new["thumbprintLists"] != old.get("thumbprintLists"):
+            aws.call(
+                "iam",
+                "UpdateOpenIDConnectProviderThumbprint",
+                OpenIDConnectProviderArn=id,
+                ThumbprintList=new["thumbprintLists"],
+            )
+        retag(
+            old, new,
+            put=lambda tags: aws.call(
+                "iam", "TagOpenIDConnectProvider", OpenIDConnectProviderArn=id, Tags=tag_list(tags)
+            ),
+            remove=lambda keys: aws.call(
+                "iam", "UntagOpenIDConnectProvider", OpenIDConnectProviderArn=id, TagKeys=keys
+            ),
+        )  # fmt: skip
+        return {}
+
+    def delete(self, aws: Aws, id: str, state: Mapping[str, Any]) -> None:  # noqa: A002, ARG002, D102
+        aws.call("iam", "DeleteOpenIDConnectProvider", absent=_GONE, OpenIDConnectProviderArn=id)
+
+
 def _role(role: Mapping[str, Any]) -> dict[str, Any]:
     return {"arn": role["Arn"], "uniqueId": role["RoleId"], "createDate": role["CreateDate"].isoformat()}
 
@@ -228,4 +312,4 @@ def _nearest(aws: Aws, wanted: str) -> str | None:
     return kept[nearest[0]] if nearest else None
 
 
-KINDS = (Role(), RolePolicy(), RolePolicyAttachment())
+KINDS = (Role(), RolePolicy(), RolePolicyAttachment(), OpenIdConnectProvider())

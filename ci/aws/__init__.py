@@ -1,0 +1,1 @@
+"""A little Pulumi program of its own: CI's way to AWS."""
