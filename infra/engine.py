@@ -141,7 +141,8 @@ class Engine:
             parts.require_one_or_the_other(only, urns, self.stack)
         with tempfile.TemporaryDirectory(prefix=self.scratch.name, dir=self.scratch.parent) as temporary:
             if operation in ("up", "preview"):
-                arguments += policy_results.arguments(self.packs, Path(temporary))
+                looks = operation == "preview"
+                arguments += policy_results.arguments(self.packs, Path(temporary), to_the_end=looks)
             of_run = parts.environment(only, Path(temporary), urns)
             return self._events(operation, arguments, on_step, of_run, within, stop)
 
@@ -186,9 +187,11 @@ class Engine:
                 raise
             errors.seek(0)
             said = errors.read().strip()
+        if operation == "preview":
+            summary.policies = policy_results.at_their_level(summary.policies, self.packs)
         broken = [one for one in policy_results.in_order(summary.policies) if one.blocks]
-        if process.returncode != 0 and broken:
-            raise PolicyError(self._broken(operation, broken, problems), summary)
+        if broken and (process.returncode == 0 or not _other_problems(problems)):
+            raise PolicyError(self._broken(operation, broken), summary)
         if process.returncode != 0:
             told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
             lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
@@ -202,11 +205,9 @@ class Engine:
             )
         return summary
 
-    def _broken(self, operation: Operation, broken: list[PolicyResult], problems: list[str]) -> str:
-        """What to say of broken rules, and of whatever else went wrong beside the engine's closing word."""
+    def _broken(self, operation: Operation, broken: list[PolicyResult]) -> str:
+        """What to say of broken rules."""
         lines = [f"  {one.rule} ({one.severity}): {one.name}: {one.message or one.title}" for one in broken]
-        others = [line for text in problems for line in text.strip().splitlines() if line not in _CLOSING]
-        lines += [f"  {line}" for line in dict.fromkeys(others) if not any(one.rule in line for one in broken)]
         kept = "Nothing was changed" if operation == "preview" else "What was done is recorded"
         return (
             f"pulumi {operation} of stack {self.stack} breaks rules of its policies:\n"
@@ -376,6 +377,11 @@ def _take(
             problems.append(told["message"])
     elif end := event.get("summaryEvent"):
         summary.changes = dict(end["resourceChanges"] or {})
+
+
+def _other_problems(problems: list[str]) -> list[str]:
+    """What went wrong beside the engine's closing word."""
+    return [line for text in problems for line in text.strip().splitlines() if line not in _CLOSING]
 
 
 def _short(urn: str) -> str:

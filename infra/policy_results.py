@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ class PolicyPack:
     folder: Path
     config: Path | None = None
     """Levels and settings; absent: those of the pack."""
+    mandatory: frozenset[str] = frozenset()
+    """Rules that stop a change, as far as they are known. In a preview the engine is told to go on after them, since it
+    would end with the first one that is broken, and nothing would be known of the rest; who reads its results stops."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,32 @@ class PolicyResult:
         return asdict(self)
 
 
-def arguments(packs: Sequence[PolicyPack], scratch: Path) -> list[str]:
+def arguments(packs: Sequence[PolicyPack], scratch: Path, *, to_the_end: bool) -> list[str]:
     """Arguments of the engine: it wants a file of settings for each pack, or none at all.
 
     Args:
         packs: the packs.
-        scratch: a folder for an empty file of settings.
+        scratch: a folder for files of settings.
+        to_the_end: rules that are known to be mandatory shall not end the run.
     """
-    if not packs:
-        return []
-    empty = scratch / "no-settings.json"
-    empty.write_text("{}", encoding="utf-8")
+    made = []
+    for number, pack in enumerate(packs):
+        settings = json.loads(pack.config.read_text(encoding="utf-8")) if pack.config else {}
+        for rule in pack.mandatory if to_the_end else ():
+            own = settings.get(rule)
+            settings[rule] = {**(own if isinstance(own, dict) else {}), "enforcementLevel": "advisory"}
+        path = scratch / f"policies-{number}.json"
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        made += ["--policy-pack", str(pack.folder), "--policy-pack-config", str(path)]
+    return made
+
+
+def at_their_level(results: Iterable[PolicyResult], packs: Sequence[PolicyPack]) -> list[PolicyResult]:
+    """The results of a run to the end, with the level that each rule really has."""
+    mandatory = {rule for pack in packs for rule in pack.mandatory}
     return [
-        argument
-        for pack in packs
-        for argument in ("--policy-pack", str(pack.folder), "--policy-pack-config", str(pack.config or empty))
+        replace(one, level="mandatory") if one.outcome == "violation" and one.rule in mandatory else one
+        for one in results
     ]
 
 

@@ -31,3 +31,15 @@ def configuration(stack: str, folder: Path = FOLDER) -> dict[str, dict[str, Any]
 def environments(folder: Path = FOLDER) -> tuple[str, ...]:
     """The stacks that have a file."""
     return tuple(sorted(path.stem for path in folder.glob("*.json")))
+
+
+def mandatory(stack: str, folder: Path = FOLDER) -> frozenset[str]:
+    """The rules that stop a change of a stack."""
+    from policies.rules import all_rules  # noqa: PLC0415 - the rules read the catalogue, and who wants a path needs none
+
+    levels = configuration(stack, folder)
+    return frozenset(
+        name
+        for name, rule in all_rules().items()
+        if levels.get(name, {}).get("enforcementLevel", rule.level) == "mandatory"
+    )

@@ -45,7 +45,7 @@ def with_policies(workspace: Opened, *, none: bool, others: Sequence[Path] | Non
     import dataclasses  # noqa: PLC0415 - with what follows, only where something is changed
 
     from infra.policy_results import PolicyPack  # noqa: PLC0415
-    from policies.configuration import configuration_file  # noqa: PLC0415
+    from policies.configuration import configuration_file, mandatory  # noqa: PLC0415
 
     for folder in others or ():
         if not (folder / "PulumiPolicy.yaml").is_file():
@@ -55,7 +55,7 @@ def with_policies(workspace: Opened, *, none: bool, others: Sequence[Path] | Non
         config = configuration_file(workspace.stack)
         if config is None and workspace.is_local:
             config = configuration_file("local")
-        own.append(PolicyPack(OWN, config))
+        own.append(PolicyPack(OWN, config, mandatory(config.stem if config else "")))
     return dataclasses.replace(workspace, packs=(*own, *(PolicyPack(one.resolve()) for one in others or ())))
 
 

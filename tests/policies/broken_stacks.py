@@ -6,6 +6,7 @@ a transform, on the real one.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,13 @@ class Variant:
     of_stack: bool = False
     """They complain of the stack as a whole."""
 
+    refused: bool = False
+    """AWS or the API server refuses it anyway, so that no preview gets as far as the rules of stacks."""
+
+    def clashes(self, other: Variant) -> bool:
+        """Whether two mistakes are about the same resource, so that they cannot be made together."""
+        return (self.kind, self.resource) == (other.kind, other.resource)
+
 
 def _set(*path: str | int, value: Any) -> Callable[[Props], None]:
     def change(props: Props) -> None:
@@ -43,6 +51,10 @@ def _set(*path: str | int, value: Any) -> Callable[[Props], None]:
         node[path[-1]] = value
 
     return change
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def _drop(*path: str | int) -> Callable[[Props], None]:
@@ -177,7 +189,7 @@ VARIANTS = (
         _TEMPLATE,
         "system",
         ("no-secrets-in-user-data",),
-        _set("userData", value="export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"),
+        _set("userData", value=_encoded("export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789")),
     ),
     # Node groups.
     Variant(
@@ -211,6 +223,7 @@ VARIANTS = (
         "gpu-spot-nodes",
         ("taint-effects-spelled", "gpu-group-tainted"),
         _set("taints", 0, "effect", value="NoSchedule"),
+        refused=True,
     ),
     Variant(
         "types of two sizes",
