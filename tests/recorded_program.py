@@ -20,12 +20,13 @@ from pulumi.runtime import mocks, rpc
 from pulumi.runtime.config import set_all_config
 
 from infra.clusters import CHECKOUT
+from infra.report.recorder import ACCOUNT, CLUSTER_GROUP, PARTITION, REGION, Answers
+
+__all__ = ["ACCOUNT", "CLUSTER_GROUP", "PARTITION", "REGION", "Answers"]
 
 PROGRAM = CHECKOUT / "infra/__main__.py"
 STACK = "dev"
-ACCOUNT, REGION, PARTITION = "123456789012", "us-east-2", "aws"
 CONTROLLER = f"registry.example/controller@sha256:{'1' * 64}"
-CLUSTER_GROUP = "sg-of-the-cluster"
 
 Config = dict[str, Any]
 
@@ -87,46 +88,6 @@ class Recorder(mocks.MockMonitor):
                 )
             )
         return answer
-
-
-class Answers(mocks.Mocks):
-    """What a cloud adds to what is asked for."""
-
-    def __init__(self, partition: str) -> None:
-        self._partition = partition
-        self._china = ("amazonaws.com.cn", "cn.com.amazonaws") if partition == "aws-cn" else None
-
-    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
-        known = dict(args.inputs)
-        if args.typ.startswith("aws:"):
-            service = args.typ.split(":")[1].split("/")[0]
-            known["arn"] = f"arn:{self._partition}:{service}:{REGION}:{ACCOUNT}:{args.name}"
-        match args.typ:
-            case "aws:eks/cluster:Cluster":
-                known["endpoint"] = "https://control-plane.example"
-                known["certificateAuthority"] = {"data": "Y2VydA=="}
-                known["vpcConfig"] = {**args.inputs["vpcConfig"], "clusterSecurityGroupId": CLUSTER_GROUP}
-            case "aws:ec2/launchTemplate:LaunchTemplate":
-                known["latestVersion"] = 1
-            case "aws:ec2/eip:Eip":
-                known["allocationId"] = f"{args.name}-allocation"
-            case "aws:kms/key:Key":
-                known["keyId"] = f"{args.name}-id"
-            case "aws:fsx/lustreFileSystem:LustreFileSystem":
-                known["dnsName"], known["mountName"] = "fs-0123.fsx.us-east-2.amazonaws.com", "abcdefgh"
-            case "aws:ecr/repository:Repository":
-                known["repositoryUrl"] = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{args.inputs['name']}"
-        return f"{args.name}-id", known
-
-    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
-        match args.token:
-            case "aws:index/getPartition:getPartition":
-                suffix, prefix = self._china or ("amazonaws.com", "com.amazonaws")
-                names = {"partition": self._partition, "id": self._partition}
-                return names | {"dnsSuffix": suffix, "reverseDnsPrefix": prefix}, []
-            case "aws:index/getCallerIdentity:getCallerIdentity":
-                return {"accountId": ACCOUNT, "arn": "", "id": ACCOUNT, "userId": "U"}, []
-        raise AssertionError(f"the program calls nothing else, and now {args.token}")
 
 
 @dataclass(frozen=True)

@@ -270,7 +270,7 @@ def cost(
     Raises:
         ValueError: the utilisation is no share.
     """
-    if not 0 <= utilisation <= 1:
+    if utilisation.is_nan() or not 0 <= utilisation <= 1:
         raise ValueError(f"utilisation is a share of the time, from 0 to 1, and not {utilisation}")
     reckoning = _Reckoning([one for one in resources if one.type], prices or price_table(), utilisation)
     pools, fixed, not_counted = reckoning.pools(), reckoning.fixed(), reckoning.not_counted()
@@ -510,7 +510,14 @@ class _Reckoning:
         note = "without backups" if number(system.inputs.get("automaticBackupRetentionDays")) else ""
         size = "? GiB" if gib is None else f"{gib} GiB"
         return self._part(
-            f"Lustre {system.name}", "storage", f"{size} {kind}{each}", price, hour, hour, month, note=note
+            "Lustre" if system.name == "lustre" else f"Lustre {system.name}",
+            "storage",
+            f"{size} {kind}{each}",
+            price,
+            hour,
+            hour,
+            month,
+            note=note,
         )
 
     def _volumes(self) -> Iterator[Part]:

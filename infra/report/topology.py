@@ -216,14 +216,15 @@ class _Artist:
         for one in self._of("aws:fsx/lustreFileSystem:LustreFileSystem"):
             size, speed = one.inputs.get("storageCapacity"), one.inputs.get("perUnitStorageThroughput")
             box = self._box(
-                f"Lustre {one.name}",
+                "Lustre" if one.name == "lustre" else f"Lustre {one.name}",
                 f"{size:.0f} GiB" if isinstance(size, int | float) else "",
                 f"{speed:.0f} MB/s per TiB" if isinstance(speed, int | float) else "",
                 shape="store",
             )
             frame.boxes.append(box)
         for one in self._of("aws:efs/fileSystem:FileSystem"):
-            frame.boxes.append(self._box(f"EFS {one.name}", text(one.inputs.get("throughputMode")), shape="store"))
+            name = "EFS" if one.name == "efs" else f"EFS {one.name}"
+            frame.boxes.append(self._box(name, text(one.inputs.get("throughputMode")), shape="store"))
         with_gpus = [self._pool_boxes[pool.name] for pool in self._pools if pool.gpus and pool.name in self._pool_boxes]
         for pool in dict.fromkeys(with_gpus):
             self._arrows += [Arrow(pool, box.id, dashed=True) for box in frame.boxes[:2]]

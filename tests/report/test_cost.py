@@ -306,7 +306,7 @@ def test_nothing_costs_nothing() -> None:
     assert found.stale(date(2030, 1, 1)) is None
 
 
-@pytest.mark.parametrize("wrong", [Decimal("-0.1"), Decimal("1.1")])
+@pytest.mark.parametrize("wrong", [Decimal("-0.1"), Decimal("1.1"), Decimal("nan")])
 def test_a_utilisation_is_a_share(wrong: Decimal) -> None:
     with pytest.raises(ValueError, match="share of the time"):
         cost([], utilisation=wrong)

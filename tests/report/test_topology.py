@@ -93,7 +93,7 @@ def test_what_matters_is_in_the_picture(prod: tuple[Resource, ...]) -> None:
         "8 interface endpoints",
         "gpu-block<br/>0-8 x p5.48xlarge<br/>capacity-block<br/>8 H100 each, 32 EFA",
         "system<br/>3-6 x m7i.xlarge or m6i.xlarge<br/>on-demand",
-        "Lustre lustre<br/>9600 GiB<br/>500 MB/s per TiB",
+        "Lustre<br/>9600 GiB<br/>500 MB/s per TiB",
         "namespace trainyard-system",
         "etcd<br/>StatefulSet x 3",
         "chart kueue 0.19.3",
@@ -108,9 +108,9 @@ def test_arrows_lead_from_the_cluster_to_its_pools_and_from_gpus_to_their_data(p
     names |= {box.id: box.lines[0] for one in found.groups for group in one.walk() for box in group.boxes}
     arrows = {(names[one.start], names[one.end]) for one in found.arrows}
     assert {("trainyard-prod", "gpu-block"), ("trainyard-prod", "system")} <= arrows
-    assert {("gpu-block", "Lustre lustre"), ("gpu-spot", "EFS efs")} <= arrows
+    assert {("gpu-block", "Lustre"), ("gpu-spot", "EFS")} <= arrows
     assert ("etcd", "system") in arrows
-    assert ("system", "Lustre lustre") not in arrows
+    assert ("system", "Lustre") not in arrows
 
 
 def test_the_same_resources_give_the_same_picture(prod: tuple[Resource, ...]) -> None:

@@ -1,0 +1,235 @@
+"""`trainyard cost`: what a stack costs, and what a change of it would."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.cli import options
+from infra.cli.console import counted, print_json, row, show, stderr, stdout, table
+
+if TYPE_CHECKING:
+    from infra.report.cost import Cost, Delta, Part, Total, Usd
+
+FROM = "the stack's program, run without an engine and without AWS"
+"""Where the figures come from, for people."""
+_LEAST = Decimal("0.005")
+"""What would be shown as nothing, although it is something."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command()(cost)
+
+
+def cost(
+    stack: options.Stack = "local",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="REVISION", help="Compare with the stack at a revision of git: main, HEAD~1."
+        ),
+    ] = None,
+    utilisation: Annotated[
+        str,
+        typer.Option("--utilisation", help="Share of the time, 0 to 1, in which pools run all machines they may have."),
+    ] = "0.5",
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a plot of it.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Say what a stack costs: each hour with the fewest and the most machines, and a month; without an account.
+
+    The figures come from the resources that the program asks for and from the price table, whose dates are shown.
+    What a stack that is up has beside that, only a preview sees.
+
+    Example: [bold]trainyard cost -s prod[/bold], [bold]trainyard cost -s prod --against main --svg cost.svg[/bold]
+    """
+    from infra.cli.workspace import Workspace  # noqa: PLC0415
+    from infra.report import cost as reckoning  # noqa: PLC0415
+    from infra.report.program import at_revision, resources_of  # noqa: PLC0415
+
+    share = _share(utilisation)
+    workspace = Workspace.open(stack)
+    target = workspace.settings.target
+    if target != "aws":
+        _nothing(stack, target, json=json)
+        return
+    after = reckoning.cost(resources_of(stack), utilisation=share)
+    difference = None
+    if against is not None:
+        with at_revision(against, stack) as folder:
+            before = reckoning.cost(resources_of(stack, folder), utilisation=share)
+        difference = reckoning.delta(before, after)
+    if svg is not None:
+        _plot(svg, stack, after, difference, against)
+    if json:
+        print_json(_document(stack, after, difference, against))
+        return
+    _show(after)
+    if difference is not None and against is not None:
+        _show_difference(difference, against)
+    _legend(stack, after)
+    if svg is not None:
+        stderr().print(f"Written: {svg}", markup=False)
+
+
+def _share(text: str) -> Decimal:
+    from infra.errors import UsageError  # noqa: PLC0415
+
+    try:
+        share = Decimal(text)
+    except InvalidOperation:
+        share = Decimal("nan")
+    if share.is_nan() or not 0 <= share <= 1:
+        raise UsageError(f"--utilisation is a share of the time, from 0 to 1, and not {text!r}: 0.5 is half of it")
+    return share
+
+
+def _nothing(stack: str, target: str, *, json: bool) -> None:
+    """Stacks that have nothing of AWS."""
+    why = (
+        f"Stack {stack} runs on this computer and costs nothing."
+        if target == "local"
+        else f"Stack {stack} runs in a cluster that is there already: what that costs is not in the stack."
+    )
+    if json:
+        print_json({"stack": stack, "target": target, "cost": None, "note": why})
+    else:
+        stdout().print(why, markup=False)
+
+
+def _plot(path: Path, stack: str, after: Cost, difference: Delta | None, against: str | None) -> None:
+    from infra.errors import UsageError  # noqa: PLC0415
+    from infra.report.plot import svg  # noqa: PLC0415
+
+    drawn = svg(after, stack=stack, before=difference.before if difference else None, against=against or "")
+    try:
+        path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file with --svg") from None
+
+
+def _show(found: Cost) -> None:
+    from infra.report.cost import Pool  # noqa: PLC0415
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    shown = table("part", "what", "USD/h min", "USD/h max", "USD/GPU-h", "USD/month", "prices of")
+    for part in found.parts:
+        sign = "?" if part.unconfirmed else ""
+        per_gpu = _usd(part.per_gpu_hour) if isinstance(part, Pool) and part.gpus else ""
+        cells = [plain(part.name), plain(part.reckoned), _usd(part.at_min), _usd(part.at_max), per_gpu]
+        row(shown, *cells, _usd(part.month) + sign, part.as_of or "")
+    show(shown)
+    for name, total in (
+        ("Each hour, fewest machines", found.at_min),
+        ("Each hour, most machines", found.at_max),
+        ("Each GPU and hour, most machines", found.per_gpu_hour),
+        (f"A month at {_percent(found)} utilisation", found.month),
+    ):
+        if total is not None:
+            stdout().print(f"{name}: {_total(total)}", markup=False)
+
+
+def _show_difference(difference: Delta, against: str) -> None:
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    if not difference.changes:
+        stdout().print(f"Against {against}: nothing costs more or less.", markup=False)
+        return
+    shown = table("part", f"USD/month at {plain(against)}", "now", "difference")
+    for change in difference.changes:
+        before, after = _side(change.before), _side(change.after)
+        row(shown, plain(change.name), before, after, _signed(change.month))
+    show(shown)
+    for name, total in (
+        ("Each hour, fewest machines", difference.at_min),
+        ("Each hour, most machines", difference.at_max),
+        ("A month", difference.month),
+    ):
+        sign = f", without {', '.join(map(plain, total.without))}" if total.without else ""
+        told = "unknown" if total.all_unknown else f"{_signed(total.usd)} USD{sign}"
+        stdout().print(f"{name}, against {plain(against)}: {told}", markup=False)
+
+
+def _legend(stack: str, found: Cost) -> None:
+    """What the figures are worth: on stderr, beside the result."""
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    said = stderr()
+    for part in found.parts:
+        if part.note:
+            said.print(f"{plain(part.name)}: {plain(part.note, 200)}.", markup=False)
+    if found.not_counted:
+        listed = "; ".join(f"{plain(one.what)} ({plain(one.reason)})" for one in found.not_counted)
+        said.print(f"Not counted: {listed}.", markup=False)
+    if any(part.unconfirmed for part in found.parts):
+        said.print("? behind a month: no price list of AWS was seen for it.", markup=False)
+    dates = f" of {found.dates[0]} to {found.dates[-1]}" if found.dates else ""
+    said.print(
+        f"Resources: {FROM}. Prices: the table{dates}, {found.region or 'no region'}, without tax.", markup=False
+    )
+    if warning := found.stale(datetime.now(UTC).date()):
+        said.print(f"Old: {warning}", markup=False)
+    said.print(f"A picture of it: trainyard diagram -s {stack}", markup=False)
+
+
+def _document(stack: str, after: Cost, difference: Delta | None, against: str | None) -> dict[str, Any]:
+    from infra.report.cost import document  # noqa: PLC0415
+
+    told: dict[str, Any] = {"stack": stack, "target": "aws", "resources_from": "program", "cost": document(after)}
+    told["stale"] = after.stale(datetime.now(UTC).date())
+    if difference is not None:
+        months = difference.month
+        told["against"] = {
+            "revision": against,
+            "cost": document(difference.before),
+            "usd_per_month_difference": None
+            if months.all_unknown
+            else {"low": f"{months.usd.low:f}", "high": f"{months.usd.high:f}", "without": list(months.without)},
+            "changes": [
+                {
+                    "name": change.name,
+                    "usd_per_month_difference": None
+                    if change.month is None
+                    else {"low": f"{change.month.low:f}", "high": f"{change.month.high:f}"},
+                }
+                for change in difference.changes
+            ],
+        }
+    return told
+
+
+def _usd(amount: Usd | None) -> str:
+    if amount is None:
+        return "unknown"
+    return "<0.01" if 0 < amount.high < _LEAST else amount.shown()
+
+
+def _side(part: Part | None) -> str:
+    return "-" if part is None else _usd(part.month)
+
+
+def _signed(amount: Usd | None) -> str:
+    if amount is None:
+        return "unknown"
+    low, high = sorted((amount.low, amount.high))
+    first, last = f"{low:+,.2f}", f"{high:+,.2f}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _total(total: Total) -> str:
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    if total.all_unknown:
+        return f"unknown ({counted(len(total.without), 'part')} without a price)"
+    if total.without:
+        return f">= {total.usd.low:,.2f} USD, without {', '.join(map(plain, total.without))}"
+    return f"{total.usd.shown()} USD"
+
+
+def _percent(found: Cost) -> str:
+    return f"{(found.utilisation * 100).normalize():f} %"
