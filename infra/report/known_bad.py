@@ -61,8 +61,12 @@ def findings(resources: Iterable[Resource]) -> tuple[Finding, ...]:
         for one in bad:
             hits.setdefault((one.id, version), (one, version, []))[2].append(where)
 
+    surroundings: dict[object, set[frozenset[str]]] = {}  # by what decides on which machines a component is
     for one in found:
-        for conditions in {pool.conditions for pool in pools if _runs_on(one, pool)} or {frozenset[str]()}:
+        place = one.where if one.name.endswith("-release") else one.labels
+        if place not in surroundings:
+            surroundings[place] = {pool.conditions for pool in pools if _runs_on(one, pool)} or {frozenset()}
+        for conditions in surroundings[place]:
             look(one.name, _day_of(one), conditions, one.where)
     for pool in pools:
         if pool.driver:
