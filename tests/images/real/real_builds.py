@@ -147,7 +147,10 @@ def _members_with(data: bytes, name: str, needle: bytes) -> list[str]:
 
 
 def structure_test(image: str, folder: Path, checks: dict[str, Any]) -> None:
-    """Look at an image's files and metadata by Google's container-structure-test, on an archive: it runs nothing."""
+    """Look at an image's files and metadata by Google's container-structure-test, on an archive: it runs nothing.
+
+    It unpacks the whole image anew for each question.
+    """
     archive, configuration = folder / "image.tar", folder / "checks.yaml"
     buildah("push", "--quiet", image, f"docker-archive:{archive}")
     configuration.write_text(json.dumps({"schemaVersion": "2.0.0", **checks}))

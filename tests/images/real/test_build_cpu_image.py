@@ -25,7 +25,6 @@ from real_builds import (
     lines,
     process_1,
     store,
-    structure_test,
 )
 
 from images.builders.containers import Buildah
@@ -62,24 +61,16 @@ def events(output: str, kind: str) -> list[dict[str, Any]]:
     return [event for event in found if event["trainyard"] == kind]
 
 
-def test_its_files_and_its_user_are_what_the_matrix_says(image: str, folder: Path) -> None:
-    packages = "/opt/trainyard/venv/lib/python3.11/site-packages"
-    files = {"torch": True, "numpy": True, "triton": False, "pip": False}
-    structure_test(
-        image,
-        folder,
-        {
-            "metadataTest": {
-                "user": "65532:65532",
-                "workdir": "/workspace",
-                "entrypoint": ALIKE,
-                "labels": [{"key": "dev.trainyard.torch", "value": "2.15.0"}],
-            },
-            "fileExistenceTests": [
-                {"name": name, "path": f"{packages}/{name}", "shouldExist": there} for name, there in files.items()
-            ],
-        },
-    )
+def test_its_entrypoint_its_user_and_its_packages_are_what_the_matrix_says(image: str) -> None:
+    """Read from its root file system: container-structure-test would unpack 5 GB anew for each question."""
+    packages = {"torch": True, "numpy": True, "triton": False, "pip": False}
+    with container(image) as made:
+        assert made.configuration["Entrypoint"] == ALIKE
+        assert made.configuration["User"] == "65532:65532"
+        assert made.configuration["WorkingDir"] == "/workspace"
+        assert made.configuration["Labels"]["dev.trainyard.torch"] == "2.15.0"
+        folder = made.root / "opt/trainyard/venv/lib/python3.11/site-packages"
+        assert {name: (folder / name).is_dir() for name in packages} == packages
 
 
 def test_two_workers_train_in_it_by_buildah_run(image: str) -> None:
