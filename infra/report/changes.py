@@ -86,7 +86,10 @@ _ORDER = {"replace": 0, "delete": 1, "update": 2, "import": 3, "create": 4}
 
 
 def changes(preview: Preview) -> tuple[Change, ...]:
-    """All changes, what loses data first, then what is replaced and deleted, then the rest in the engine's order."""
+    """All changes: what loses data first, then what is replaced and deleted, then the rest.
+
+    Among their likes by type and name: the engine's own order differs from run to run.
+    """
     going = {
         step.old.id: f"{step.old.kind} {step.old.name}, which is {'replaced' if step.op == 'replace' else 'deleted'}"
         for step in preview.steps
@@ -94,7 +97,16 @@ def changes(preview: Preview) -> tuple[Change, ...]:
     }
     made = [_change(step, going) for step in preview.steps if step.changes]
     return tuple(
-        sorted(made, key=lambda one: (not (one.removes and one.loses), not one.interrupts, _ORDER.get(one.op, 9)))
+        sorted(
+            made,
+            key=lambda one: (
+                not (one.removes and one.loses),
+                not one.interrupts,
+                _ORDER.get(one.op, 9),
+                one.type,
+                one.name,
+            ),
+        )
     )
 
 

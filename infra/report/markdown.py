@@ -135,6 +135,11 @@ def _sections(report: Report) -> list[Section]:
     ]
 
 
+def _reached(report: Report) -> str:
+    """What a title says of a part that may lack something."""
+    return "" if report.preview.complete else " (as far as the preview goes)"
+
+
 def _errors(report: Report) -> Section:
     errors = [one for one in report.preview.diagnostics if one.severity == "error"]
     items = [
@@ -266,7 +271,9 @@ def _moves(report: Report) -> Section:
 def _topology(report: Report) -> Section:
     text = report.topology
     items = [fenced([line.replace("```", "") for line in text.splitlines()], "mermaid")] if text else []
-    return Section("Topology, as it will be", 5, items, "diagram", folded=True, whole=True, share=0.3)
+    return Section(
+        f"Topology, as it will be{_reached(report)}", 5, items, "diagram", folded=True, whole=True, share=0.3
+    )
 
 
 def _pools(report: Report) -> Section:
@@ -277,7 +284,7 @@ def _pools(report: Report) -> Section:
     known = (*report.cost.before.pools, *report.cost.after.pools) if report.cost else ()  # the last one wins
     prices = {one.name: one for one in known}
     items = [_pool(row, prices.get(row.pool.name)) for row in report.pools]
-    return Section("Node pools", 3, items, "node pools", head if items else "", share=0.3)
+    return Section(f"Node pools{_reached(report)}", 3, items, "node pools", head if items else "", share=0.3)
 
 
 def _pool(row: PoolRow, price: PricedPool | None) -> str:
@@ -364,7 +371,7 @@ def _cost(report: Report) -> list[Section]:
     if after.dates:
         first, last = after.dates[0], after.dates[-1]
         told.append(f"Prices of {first}{f' to {last}' if last != first else ''}.")
-    sums = Section("Cost", 3, items, "sums", head, "\n" + " ".join(told) if told else "", share=0.2)
+    sums = Section(f"Cost{_reached(report)}", 3, items, "sums", head, "\n" + " ".join(told) if told else "", share=0.2)
     parts = [_part(one) for one in after.parts]
     made_of = Section(
         f"What the cost is made of, and what is not counted ({len(after.not_counted)})",
