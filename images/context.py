@@ -53,10 +53,10 @@ def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> N
         BuildError: it cannot be written.
     """
     folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link stays the user's own
-    if not force:
-        _refuse_others(folder)
     new: Path | None = None
     try:
+        if not force:
+            _refuse_others(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         _fill(new, {**files, MARK: _SAID.encode()})

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from images.lint.claims import locked
+from images import requirements
+from images.rules import is_code, runs_on
 from infra.catalog.instance_types import instance_types
 from infra.catalog.ranges import in_range, numbers
 from infra.catalog.tables import table
@@ -72,7 +73,7 @@ class State:
     sm: Mapping[str, tuple[str, ...]]
     """GPU code by architecture."""
     packages: Mapping[str, str]
-    """Versions of the lock."""
+    """Versions of the lock; several of one package are for several Pythons."""
     dockerfile: str
 
 
@@ -120,12 +121,14 @@ def _state(name: str, files: Mapping[str, bytes]) -> State:
     if isinstance(found := document.get("architectures"), list):
         facts["architectures"] = ", ".join(map(str, found))
     sm = document.get("sm")
-    lock = files.get("requirements.txt", b"").decode("utf-8", "replace").splitlines()
+    packages: dict[str, str] = {}
+    for one in requirements.named(files.get("requirements.txt", b"").decode("utf-8", "replace")):
+        packages[one.name] = f"{packages[one.name]}, {one.version}" if one.name in packages else one.version
     return State(
         name=name,
         facts=facts,
         sm={str(key): tuple(map(str, codes)) for key, codes in sm.items()} if isinstance(sm, dict) else {},
-        packages={package: version for package, (version, _) in locked(lock).items()},
+        packages=packages,
         dockerfile=text,
     )
 
@@ -316,19 +319,5 @@ def _gpus(old: State, new: State) -> Iterator[str]:
 
 
 def _runs(codes: Iterable[str], capability: str) -> bool:
-    """Whether a GPU runs one of them: machine code of its major up to its minor, or what it can compile itself."""
-    major, minor = (int(part) for part in capability.split("."))
-    for code in codes:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
-        if found is None:
-            continue
-        given = int(found[2]), int(found[3])
-        if found[4]:
-            runs = given == (major, minor)
-        elif found[1] == "compute":
-            runs = given <= (major, minor)
-        else:
-            runs = given[0] == major and given[1] <= minor
-        if runs:
-            return True
-    return False
+    # What another version of this project wrote may have names that this one does not know.
+    return any(runs_on(code, capability) for code in codes if is_code(code))

@@ -126,6 +126,12 @@ class EfaInstaller(_Sourced):
     plugin_files: dict[str, str]
     """By distribution: the plugin's path in the image; `{machine}` is x86_64 or aarch64."""
 
+    @model_validator(mode="after")
+    def _has_a_plugin_everywhere(self) -> EfaInstaller:
+        if without := sorted(set(self.distributions) - set(self.plugin_files)):
+            raise ValueError(f"plugin_files lacks {', '.join(without)}")
+        return self
+
     @property
     def url(self) -> str:
         """Where the archive is."""

@@ -27,7 +27,8 @@ __all__ = ["Context", "Options", "bake", "render", "render_all"]
 
 VENV = "/opt/trainyard/venv"
 _DEBIAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_APT = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]+)?")
+_APT = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.](:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]*[A-Za-z0-9.+~])?")
+"""apt-get takes `NAME-` for a package to remove."""
 _REFERENCE = re.compile(r"[a-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?(@sha256:[0-9a-f]{64})?")
 _FLIGHT_RECORDER = 2000
 """Collectives that each rank remembers; torch writes them to a file when one of them hangs."""
@@ -49,13 +50,12 @@ class Options:
     """Replaces the base image."""
 
 
-def render(row: Row, options: Options | None = None, *, matrix: Matrix | None = None) -> Context:  # noqa: ARG001
+def render(row: Row, options: Options | None = None) -> Context:
     """Make the build context of one row.
 
     Args:
         row: what to build.
         options: what is added.
-        matrix: where the row is from.
 
     Raises:
         UsageError: options that cannot work; all mistakes in one message.
@@ -111,22 +111,7 @@ def _mistakes(row: Row, options: Options) -> list[str]:
             found.append("--compile without --requirements: there is nothing to compile.")
         if row.builder is None and not _bundled(row):
             found.append(f"--compile needs an image with nvcc, which {row.name} does not have; take a row with CUDA.")
-        if row.efa is not None and not _same_python(row):
-            found += _no_plugin_after_compiling(row)
     return found
-
-
-def _no_plugin_after_compiling(row: Row) -> list[str]:
-    assert row.efa is not None  # noqa: S101
-    assert row.compiled_base is not None  # noqa: S101
-    distribution = row.compiled_base.distribution
-    if distribution in row.efa.plugin_files:
-        return []
-    return [f"--compile builds on {distribution}, for which EFA installer {row.efa.version} has no plugin."]
-
-
-def _same_python(row: Row) -> bool:
-    return row.compiled_base is None or row.compiled_base.distribution == row.base.distribution
 
 
 def _lock(row: Row) -> list[locked.Requirement]:
@@ -322,6 +307,7 @@ def _arch_list(codes: Iterable[str]) -> str:
 
 
 def _build_files(row: Row) -> dict[str, bytes]:
+    # uv.txt is a link to the project's own: images and `make` have the same uv.
     folder = resources.files("images").joinpath("templates", "files")
     wanted = {"build/bytecode.py": "bytecode.py", "build/sbom.py": "sbom.py", "uv.txt": "uv.txt"}
     if row.efa is not None or row.kind == "nccl-tests":

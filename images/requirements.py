@@ -27,6 +27,8 @@ class Requirement:
     version: str
     text: str
     """Its lines, as they stand in the file."""
+    line: int
+    """Where they begin."""
 
 
 def parse(text: str, file: str) -> tuple[list[Requirement], list[str]]:
@@ -55,8 +57,17 @@ def parse(text: str, file: str) -> tuple[list[Requirement], list[str]]:
         elif not _HASH.search(block):
             mistakes.append(f"{file}, line {number}: {head['name']} has no hash.")
         else:
-            found.append(Requirement(normalized(head["name"]), head["version"], block))
+            found.append(_requirement(head, block, number))
     return found, mistakes
+
+
+def named(text: str) -> list[Requirement]:
+    """Whatever a text locks as NAME==VERSION, also without a hash: for who looks at the versions only."""
+    return [_requirement(head, block, number) for number, block in _blocks(text) if (head := _HEAD.match(block))]
+
+
+def _requirement(head: re.Match[str], block: str, number: int) -> Requirement:
+    return Requirement(normalized(head["name"]), head["version"], block, number)
 
 
 def normalized(name: str) -> str:

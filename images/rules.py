@@ -15,6 +15,7 @@ from infra.catalog.ranges import numbers
 
 _CUDA_13 = (13,)
 _TURING = (7, 5)
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ def runs_on(code: str, compute_capability: str) -> bool:
         code: `sm_90`, `sm_100a`, `compute_120`.
         compute_capability: `9.0`.
     """
-    kind, digits, special = _code(code)
-    made_for = int(digits[:-1]), int(digits[-1])
+    found = _CODE.fullmatch(code)
+    if found is None:
+        raise ValueError(f"{code!r} is no GPU code: sm_90, compute_120")
+    kind, made_for, special = found[1], (int(found[2]), int(found[3])), found[4]
     major, _, minor = compute_capability.partition(".")
     gpu = int(major), int(minor or 0)
     if special == "a":
@@ -78,11 +81,9 @@ def runs_on(code: str, compute_capability: str) -> bool:
     return gpu[0] == made_for[0] and gpu >= made_for
 
 
-def _code(code: str) -> tuple[str, str, str]:
-    found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", code)
-    if found is None:
-        raise ValueError(f"{code!r} is no GPU code: sm_90, compute_120")
-    return found[1], found[2], found[3]
+def is_code(code: str) -> bool:
+    """Whether a text names GPU code."""
+    return _CODE.fullmatch(code) is not None
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -193,23 +194,31 @@ def _variant(subject: Subject) -> str | None:
 
 
 def _efa_distribution(subject: Subject) -> str | None:
-    efa, base = subject.row.efa, subject.row.base
-    if efa is None or base.distribution in efa.distributions:
+    efa = subject.row.efa
+    if efa is None:
         return None
-    known = ", ".join(efa.distributions)
-    return f"the EFA installer {efa.version} does not know {base.distribution}, only {known}"
+    for name in _distributions(subject.row):
+        if name not in efa.distributions:
+            return f"the EFA installer {efa.version} does not know {name}, only {', '.join(efa.distributions)}"
+    return None
+
+
+def _distributions(row: Row) -> list[str]:
+    """What the image can have at the bottom: also the base that replaces its own where something is compiled."""
+    return [base.distribution for base in (row.base, row.compiled_base) if base is not None]
 
 
 def _efa_architecture(subject: Subject) -> str | None:
-    efa, base, architecture = subject.row.efa, subject.row.base, subject.architecture
-    if efa is None or base.distribution not in efa.distributions:
+    efa, architecture = subject.row.efa, subject.architecture
+    if efa is None:
         return None
     if architecture not in efa.architectures:
         return f"the EFA installer {efa.version} is not there for {architecture}"
-    plugin = efa.plugin_architectures.get(base.distribution, efa.architectures)
-    if architecture in plugin:
-        return None
-    return f"on {base.distribution} the EFA installer {efa.version} has the NCCL plugin for {', '.join(plugin)} only"
+    for name in _distributions(subject.row):
+        plugin = efa.plugin_architectures.get(name, efa.architectures)
+        if architecture not in plugin:
+            return f"on {name} the EFA installer {efa.version} has the NCCL plugin for {', '.join(plugin)} only"
+    return None
 
 
 def _efa_nccl(subject: Subject) -> str | None:

@@ -5,26 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from images import requirements
 from images.lint.rule import Problem, Subject, rule
 from images.matrix import MACHINES
 
 _BASE = f"FROM debian:bookworm-slim@sha256:{'0' * 64}"
-_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*==\s*(?P<version>[^\s;\\]+)")
 LOCK = "requirements.txt"
-
-
-def normal(name: str) -> str:
-    """A package's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def locked(lines: list[str]) -> dict[str, tuple[str, int]]:
-    """Versions of a lock by name, with the line of each."""
-    found = {}
-    for number, line in enumerate(lines, 1):
-        if match := _REQUIREMENT.match(line):
-            found[normal(match["name"])] = (match["version"], number)
-    return found
 
 
 @rule(
@@ -33,7 +19,7 @@ def locked(lines: list[str]) -> dict[str, tuple[str, int]]:
     reason="The row promises a torch, its CUDA and its NCCL: driver floor, plugin and the choice of a pool go by that. "
     "With another version in the lock they speak of another image.",
     source="The matrix, `images/matrix.toml`.",
-    remedy="Run `make image-locks`, or correct the row.",
+    remedy="Run `make lock`, or correct the row.",
     row="torch2.15-cuda13.2",
     file=LOCK,
     wrong=f"torch==2.14.1 \\\n    --hash=sha256:{'0' * 64}\n",
@@ -44,13 +30,14 @@ def row_lock(subject: Subject) -> Iterator[Problem]:
     row = subject.row
     if row is None or subject.files is None or row.torch is None or row.torch.bundled:
         return
-    found = locked(subject.lines_of(LOCK))
-    if row.kind == "training" and "torch" not in found:
+    found = requirements.named("\n".join(subject.lines_of(LOCK)))
+    if row.kind == "training" and not any(one.name == "torch" for one in found):
         yield Problem(0, "the lock has no torch", file=LOCK)
     wanted = {"torch": row.torch.version if row.kind == "training" else None, **_nccl(subject)}
-    for name, version in wanted.items():
-        if version and name in found and found[name][0].split("+")[0] != version:
-            yield Problem(found[name][1], f"{name} is {found[name][0]}, the row has {version}", file=LOCK)
+    for one in found:
+        version = wanted.get(one.name)
+        if version and one.version.split("+")[0] != version:
+            yield Problem(one.line, f"{one.name} is {one.version}, the row has {version}", file=LOCK)
 
 
 def _nccl(subject: Subject) -> dict[str, str | None]:
@@ -65,7 +52,7 @@ def _nccl(subject: Subject) -> dict[str, str | None]:
     "Every package of the lock has its sums, and one version",
     reason="One package without a sum makes `--require-hashes` end the build, after minutes of downloads.",
     source="https://pip.pypa.io/en/stable/topics/secure-installs/",
-    remedy="Run `make image-locks`.",
+    remedy="Run `make lock`.",
     row="torch2.15-cuda13.2",
     file=LOCK,
     wrong="torch=={torch}\n",

@@ -61,7 +61,8 @@ def entrypoint_shell(subject: Subject) -> Iterator[Problem]:
     reason="The launcher starts a process for every GPU, and data loaders start more. Process 1 must take the dead "
     "ones away and pass signals on; Python does neither.",
     source="https://github.com/krallin/tini",
-    remedy='Install tini and begin with it: `ENTRYPOINT ["tini", "-g", "--", …]`.',
+    remedy='Install tini and begin with it: `ENTRYPOINT ["tini", "--", …]`. Without -g: the launcher passes a signal to'
+    " the workers itself, and they would get it twice.",
     row="torch2.15-cpu",
     wrong=f'{_BASE}\nUSER 65532\nENTRYPOINT ["python", "-m", "training"]\n',
     right=f'{_BASE}\nUSER 65532\nENTRYPOINT ["tini", "--", "python", "-m", "training"]\n',

@@ -77,6 +77,7 @@ def test_facts_packages_and_the_dockerfile_are_compared() -> None:
     assert packages["torch"] == ("2.9.1", "2.15.0")
     assert packages["nvidia-nccl-cu12"][1] is None
     assert packages["nvidia-nccl-cu13"][0] is None
+    assert packages["numpy"] == ("2.4.6, 2.5.5", "2.4.6"), "a lock has a version for each Python"
     assert found.dockerfile[:2] == (f"--- {OLD}/Dockerfile", f"+++ {NEW}/Dockerfile")
 
 

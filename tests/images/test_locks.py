@@ -2,7 +2,6 @@
 
 import functools
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,8 +171,3 @@ def test_what_a_row_leaves_out_is_in_its_lock() -> None:
         for architecture in row.architectures:
             has_cuda = row.torch is not None and architecture in row.torch.sm
             assert not has_cuda or set(row.leave_out) <= set(installed(row, architecture))
-
-
-def test_the_groups_are_those_of_pyproject() -> None:
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert groups()["training"] == document["dependency-groups"]["training"]

@@ -9,7 +9,7 @@ import pytest
 from torch import _C
 
 from images.errors import MatrixError
-from images.matrix import MACHINES, Matrix, Row, load, matrix
+from images.matrix import Matrix, Row, load, matrix
 from infra.catalog.ranges import numbers
 from infra.catalog.versions import versions
 
@@ -137,10 +137,6 @@ def test_the_newest_efa_installer_is_taken_whose_sum_is_known() -> None:
     assert row.efa.url == f"https://efa-installer.amazonaws.com/aws-efa-installer-{row.efa.version}.tar.gz"
 
 
-def test_libraries_of_both_machines_have_names() -> None:
-    assert MACHINES == {"amd64": "x86_64", "arm64": "aarch64"}
-
-
 def test_newer_torch_has_newer_cuda_and_nccl() -> None:
     releases = matrix().torch_releases
     for newer, older in itertools.pairwise(releases):
@@ -168,6 +164,11 @@ def test_all_wrong_fields_are_told_at_once() -> None:
 def test_an_unknown_key_is_a_mistake() -> None:
     with pytest.raises(MatrixError, match=r"base.debian12.colour: Extra inputs"):
         changed("[base.debian12]\n", '[base.debian12]\ncolour = "red"\n')
+
+
+def test_an_installer_without_the_plugin_s_path_on_one_of_its_distributions_is_a_mistake() -> None:
+    with pytest.raises(MatrixError, match=r"efa\.1\.51\.0: .*plugin_files lacks debian13"):
+        changed('debian13 = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"\n', "", times=1)
 
 
 def test_groups_that_name_what_is_not_there_are_told_together() -> None:

@@ -8,6 +8,7 @@ import pytest
 from images.matrix import Row, matrix
 from images.rules import RULES, Subject, runs_on, violations
 from infra.catalog.instance_types import gpus
+from training.diagnose.image import has_code
 
 EFA = matrix().row("efa")
 CUDA = matrix().row("cuda")
@@ -106,6 +107,21 @@ def test_gpu_code_runs_within_its_generation_and_ptx_on_newer_ones(code: str, gp
 def test_every_gpu_of_the_catalogue_runs_every_release_on_amd64(gpu: Any) -> None:
     for release in matrix().torch_releases:
         assert any(runs_on(code, gpu.compute_capability) for code in release.sm["amd64"])
+
+
+@pytest.mark.parametrize(
+    ("distribution", "rule"), [("ubuntu20.04", "efa-distribution"), ("debian12", "efa-architecture")]
+)
+def test_the_efa_installer_also_has_to_know_the_base_on_which_compiled_code_runs(distribution: str, rule: str) -> None:
+    row = with_part(EFA, "compiled_base", distribution=distribution)
+    assert rule in [one.rule.id for one in violations(Subject(row, "arm64"))]
+
+
+def test_the_check_at_the_start_of_a_container_judges_gpu_code_as_the_matrix_does() -> None:
+    codes = {code for row in matrix().rows for one in row.sm.values() for code in one} | {"sm_90a", "sm_100f"}
+    for gpu in gpus().values():
+        for code in codes:
+            assert runs_on(code, gpu.compute_capability) == has_code(gpu.compute_capability, (code,)), (code, gpu.name)
 
 
 def test_a_t4_runs_cuda_13_and_a_v100_does_not() -> None:

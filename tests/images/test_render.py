@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import dockerfile
@@ -19,6 +18,7 @@ from images import render as module
 from images.context import Context
 from images.matrix import matrix
 from images.render import bake, render, render_all
+from images.source import project_version
 
 ROWS = [row.name for row in matrix().rows]
 TRAINING = [row.name for row in matrix().rows if row.kind == "training"]
@@ -44,7 +44,9 @@ def contexts() -> dict[str, Context]:
 def test_the_dockerfile_of_each_row_is_the_one_that_was_reviewed(
     name: str, contexts: dict[str, Context], snapshot: SnapshotAssertion
 ) -> None:
-    assert contexts[name].dockerfile == snapshot(extension_class=DockerfileExtension, name=name)
+    # What changes with every release is not what is reviewed; a digest that `images pin` writes is.
+    text = contexts[name].dockerfile.replace(f"ARG VERSION={project_version()}\n", "ARG VERSION=0.0.0\n")
+    assert text == snapshot(extension_class=DockerfileExtension, name=name)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -174,8 +176,3 @@ def test_the_bake_file_builds_every_row_for_all_its_architectures(contexts: dict
     assert len(set(tags)) == len(tags) == len(targets)
     used = set(re.findall(r"\$\{(\w+)\}", json.dumps(targets)))
     assert used == set(document["variable"])
-
-
-def test_the_uv_of_the_images_is_the_project_s() -> None:
-    project = Path(__file__).parents[2] / "requirements" / "uv.txt"
-    assert render(matrix().row("controller")).files["uv.txt"] == project.read_bytes()

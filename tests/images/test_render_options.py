@@ -107,8 +107,8 @@ def test_a_name_with_a_newline_cannot_write_into_the_dockerfile(code: Path) -> N
         render(CPU, Options(source=code))
 
 
-@pytest.mark.parametrize("name", ["git\nRUN evil", "git; evil", "-o=x", "$(evil)", "", "git \\", "Git"])
-def test_names_of_packages_cannot_write_into_the_dockerfile(name: str) -> None:
+@pytest.mark.parametrize("name", ["git\nRUN evil", "git; evil", "-o=x", "$(evil)", "", "git \\", "Git", "git-"])
+def test_names_of_packages_cannot_write_into_the_dockerfile_or_remove_a_package(name: str) -> None:
     with pytest.raises(UsageError, match="apt package"):
         render(CPU, Options(apt=(name,)))
 

@@ -69,7 +69,7 @@ def _found(rows: list[str], file: Path | None, *, every: bool, formats: tuple[bo
 
     known = matrix()
     wanted = [known.row(name) for name in rows] or [row for row in known.rows if every or row.aliases]
-    return lint_all({row.name: render(row, matrix=known) for row in wanted})
+    return lint_all({row.name: render(row) for row in wanted})
 
 
 def _sarif(found: dict[str, list[Finding]]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def render(
     wanted = _wanted(rows or [], every=every, output=output)
     known = matrix()
     options = Options(requirements=requirements, source=source, apt=tuple(apt or ()), compile=compile_, base=base)
-    contexts = {row.name: render(row, options, matrix=known) for row in map(known.row, wanted or _names())}
+    contexts = {row.name: render(row, options) for row in map(known.row, wanted or _names())}
     _warn(contexts, options)
     if output is not None:
         files = {f"{name}/{path}": data for name, one in contexts.items() for path, data in one.files.items()}
