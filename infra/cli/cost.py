@@ -178,7 +178,7 @@ def _legend(stack: str, found: Cost) -> None:
 
 
 def _document(stack: str, after: Cost, difference: Delta | None, against: str | None) -> dict[str, Any]:
-    from infra.report.cost import document  # noqa: PLC0415
+    from infra.report.cost import document, figures  # noqa: PLC0415
 
     told: dict[str, Any] = {"stack": stack, "target": "aws", "resources_from": "program", "cost": document(after)}
     told["stale"] = after.stale(datetime.now(UTC).date())
@@ -189,13 +189,11 @@ def _document(stack: str, after: Cost, difference: Delta | None, against: str | 
             "cost": document(difference.before),
             "usd_per_month_difference": None
             if months.all_unknown
-            else {"low": f"{months.usd.low:f}", "high": f"{months.usd.high:f}", "without": list(months.without)},
+            else {**figures(months.usd), "without": list(months.without)},
             "changes": [
                 {
                     "name": change.name,
-                    "usd_per_month_difference": None
-                    if change.month is None
-                    else {"low": f"{change.month.low:f}", "high": f"{change.month.high:f}"},
+                    "usd_per_month_difference": None if change.month is None else figures(change.month),
                 }
                 for change in difference.changes
             ],

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from infra.catalog.prices import STALE_AFTER, Price, PriceTable, ServicePrice, price_table
 from infra.report.inputs import Template, mapping, number, region_of, strings, template_of, text
-from infra.report.preview import Resource
+from infra.report.preview import UNKNOWN, Resource
 
 HOURS_OF_MONTH = Decimal(730)
 """365 days by 24 hours by 12 months: the month of AWS's own calculator."""
@@ -293,7 +293,7 @@ def document(found: Cost) -> dict[str, Any]:
     """The whole of it as plain data; money as text, null where it is not known."""
 
     def usd(amount: Usd | None) -> dict[str, str] | None:
-        return None if amount is None else {"low": f"{amount.low:f}", "high": f"{amount.high:f}"}
+        return None if amount is None else figures(amount)
 
     def total(one: Total | None) -> dict[str, Any] | None:
         if one is None or one.all_unknown:
@@ -341,6 +341,12 @@ def document(found: Cost) -> dict[str, Any]:
         "fixed": [part(one) for one in found.fixed],
         "not_counted": [{"what": one.what, "reason": one.reason} for one in found.not_counted],
     }
+
+
+def figures(amount: Usd) -> dict[str, str]:
+    """An amount as text, as exact as anybody needs: a millionth of a dollar."""
+    millionth = Decimal("0.000001")
+    return {name: f"{one.quantize(millionth).normalize():f}" for name, one in vars(amount).items()}
 
 
 def _sum(amounts: Iterable[tuple[str, Usd | None]]) -> Total:
@@ -532,7 +538,11 @@ class _Reckoning:
             else:
                 continue
             for claim in claims if isinstance(claims, list) else ():
-                if isinstance(claim, Mapping) and _is_block(claim, classes):
+                if not isinstance(claim, Mapping):
+                    continue
+                if mapping(claim.get("spec")).get("storageClassName") is UNKNOWN:
+                    self._uncounted(f"volumes of {one.name}", "their storage class is not known before `up`")
+                elif _is_block(claim, classes):
                     yield self._volume(one, claim, count)
 
     def _volume(self, owner: Resource, claim: Mapping[str, Any], count: int | None) -> Part:
@@ -769,11 +779,13 @@ def _metadata(one: Resource) -> Mapping[str, Any]:
 
 
 def _is_block(claim: Mapping[str, Any], classes: Mapping[Any, Resource]) -> bool:
+    """Whether a claim gets a volume of EBS made for it: not one that is there already, nor a file system."""
     spec = mapping(claim.get("spec"))
-    if spec.get("volumeName"):
-        return False
     wanted = spec.get("storageClassName")
-    chosen = classes.get(wanted) if wanted else next((one for one in classes.values() if _is_default(one)), None)
+    if spec.get("volumeName") is not None or wanted == "":  # a named volume, whose name may not be known yet
+        return False
+    default = next((one for one in classes.values() if _is_default(one)), None)
+    chosen = default if wanted is None else classes.get(wanted)
     return chosen is not None and chosen.inputs.get("provisioner") == "ebs.csi.aws.com"
 
 

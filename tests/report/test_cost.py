@@ -258,6 +258,48 @@ def test_lustre_costs_by_size_kind_and_throughput(inputs: dict[str, Any], month:
     assert part.month == (None if month is None else Usd.exactly(Decimal(month)))
 
 
+BLOCK = resource(
+    "kubernetes:storage.k8s.io/v1:StorageClass",
+    "block",
+    {
+        "metadata": {"name": "block", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "ebs.csi.aws.com",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "month"),
+    [
+        ({"storageClassName": "block"}, "8.00"),
+        ({}, "8.00"),  # the default class
+        ({"storageClassName": "files"}, None),
+        ({"storageClassName": "", "volumeName": "lustre"}, None),
+        ({"storageClassName": "", "volumeName": UNKNOWN}, None),  # a volume that is made in the same run
+        ({"volumeName": UNKNOWN}, None),
+        ({"storageClassName": UNKNOWN}, None),
+    ],
+)
+def test_a_claim_costs_only_where_a_volume_is_made_for_it(spec: dict[str, Any], month: str | None) -> None:
+    claim = {"spec": {"resources": {"requests": {"storage": "100Gi"}}, **spec}}
+    found = cost([provider(), BLOCK, resource("kubernetes:core/v1:PersistentVolumeClaim", "data", claim)])
+    assert [part.month for part in found.fixed] == ([Usd.exactly(Decimal(month))] if month else [])
+    unknown = spec.get("storageClassName") is UNKNOWN
+    assert ("volumes of data" in {one.what for one in found.not_counted}) is unknown
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gib"), [("1Ti", 1024), ("512Mi", "0.5"), ("1073741824", 1), ("x", None), (None, None)]
+)
+def test_sizes_of_volumes_are_read_as_kubernetes_writes_them(wanted: object, gib: object) -> None:
+    claims = [{"spec": {"resources": {"requests": {"storage": wanted}}}}]
+    etcd = resource(
+        "kubernetes:apps/v1:StatefulSet", "etcd", {"spec": {"replicas": 2.0, "volumeClaimTemplates": claims}}
+    )
+    (part,) = cost([provider(), BLOCK, etcd]).fixed
+    assert part.month == (None if gib is None else Usd.exactly(Decimal("0.08") * Decimal(str(gib)) * 2))
+
+
 def test_an_old_kubernetes_costs_more() -> None:
     old = resource("aws:eks/cluster:Cluster", "cluster", {"version": "1.30", "name": "c"})
     new = resource("aws:eks/cluster:Cluster", "cluster", {"version": "1.36", "name": "c"})
@@ -334,6 +376,7 @@ def test_the_document_has_money_as_text_and_null_for_what_is_unknown(prod: tuple
     spot = next(one for one in told["pools"] if one["name"] == "gpu-spot")
     assert spot["usd_per_hour_each"] == {"low": "11.25", "high": "11.99"}
     assert told["utilisation"] == "0.5"
+    assert told["usd_per_month"]["usd"] == {"low": "37441.66", "high": "39633.996"}
     assert all(one["source"].startswith("AWS") for one in told["fixed"])
 
 
