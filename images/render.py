@@ -23,7 +23,7 @@ from infra.wiring.naming import UNPRIVILEGED
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["Context", "Options", "bake", "render", "render_all"]
+__all__ = ["Context", "Options", "render", "render_all"]
 
 VENV = "/opt/trainyard/venv"
 _DEBIAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -346,43 +346,3 @@ def _dockerfile(row: Row, values: Mapping[str, Any]) -> str:
     name = "ngc" if row.variant == "ngc" else row.kind
     text = _templates().get_template(f"{name}.Dockerfile.j2").render(values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def bake(contexts: Mapping[str, Context]) -> dict[str, Any]:
-    """The file for `docker buildx bake`, to be run from the folder in which the contexts lie.
-
-    Args:
-        contexts: by the names of their folders.
-    """
-    targets = {_target(name): _bake_target(name, context) for name, context in contexts.items()}
-    return {
-        "group": {"default": {"targets": list(targets)}},
-        "variable": {
-            "REPOSITORY": {"default": "trainyard"},
-            "VERSION": {"default": code.project_version()},
-            "REVISION": {"default": ""},
-            "SOURCE_DATE_EPOCH": {"default": "0"},
-            "CREATED": {"default": "1970-01-01T00:00:00Z"},
-        },
-        "target": targets,
-    }
-
-
-def _target(name: str) -> str:
-    """Names of targets cannot have dots."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", name)
-
-
-def _bake_target(name: str, context: Context) -> dict[str, Any]:
-    row = context.row
-    tag = row.name.removeprefix("nccl-tests-") if row.kind != "controller" else "${VERSION}"
-    return {
-        "context": name,
-        "dockerfile": "Dockerfile",
-        "target": "image",
-        "platforms": [f"linux/{one}" for one in row.architectures],
-        "tags": [f"${{REPOSITORY}}/{row.kind}:{tag}"],
-        "args": {one: f"${{{one}}}" for one in ("VERSION", "REVISION", "SOURCE_DATE_EPOCH", "CREATED")},
-        "attest": ["type=provenance,mode=max", "type=sbom"],
-        "output": ["type=image,rewrite-timestamp=true"],
-    }

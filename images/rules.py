@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from images.matrix import Architecture, Row
+from images.rows import Architecture, Row
 from infra.catalog.ranges import numbers
 
 _CUDA_13 = (13,)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from images.bake import bake
 from images.lint import RULES, Subject, lint_all, subject_of
 from images.lint.document import parse
 from images.lint.labels import DRIVER
 from images.lint.rule import Finding, Rule
 from images.matrix import BaseImage, matrix
-from images.render import Options, bake, render, render_all
+from images.render import Options, render, render_all
 
 EFA, CUDA, CPU, NGC, TESTS = "efa", "cuda", "cpu", "ngc", "nccl-tests"
 SUM = "0" * 64

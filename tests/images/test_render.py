@@ -15,9 +15,10 @@ from syrupy.location import PyTestLocation
 from syrupy.types import SnapshotIndex
 
 from images import render as module
+from images.bake import bake
 from images.context import Context
 from images.matrix import matrix
-from images.render import bake, render, render_all
+from images.render import render, render_all
 from images.source import project_version
 
 ROWS = [row.name for row in matrix().rows]

@@ -46,9 +46,10 @@ def render(
     Example: [bold]trainyard images render efa[/bold],
     [bold]trainyard images render cuda controller -o build --requirements requirements.txt --source src[/bold]
     """
+    from images.bake import bake  # noqa: PLC0415
     from images.context import write  # noqa: PLC0415
     from images.matrix import matrix  # noqa: PLC0415
-    from images.render import Options, bake, render  # noqa: PLC0415
+    from images.render import Options, render  # noqa: PLC0415
 
     wanted = _wanted(rows or [], every=every, output=output)
     known = matrix()
