@@ -50,6 +50,9 @@ test-images: setup ## the CPU image in full: built twice, trained in, on the loc
 	TRAINYARD_TRAINING_ARCHIVE="$$folder/training.tar" TRAINYARD_CONTROLLER_ARCHIVE="$$folder/controller.tar" \
 	  .venv/bin/pytest -m images
 
+preview: .venv/installed ## what each stack would become, without an account: changes, cost, policies (build/preview)
+	@PYTHONPATH=. .venv/bin/python -m ci.preview
+
 lint: .venv/installed ## formatting, lint, types
 	@.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
@@ -70,6 +73,9 @@ bench: setup ## measure the whole path on this computer
 
 bench-images: .venv/installed ## measure the stages of the CPU image (root, buildah, debootstrap, 35 GB of disk)
 	@PYTHONPATH=. .venv/bin/python benchmarks/image_sizes.py
+
+bench-preview: setup ## measure `make preview`, and where its time goes
+	@PYTHONPATH=. .venv/bin/python benchmarks/preview.py
 
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
@@ -92,4 +98,4 @@ bench-images: .venv/installed ## measure the stages of the CPU image (root, buil
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup test test-unit test-engines test-builds test-images lint lock bench bench-images
+.PHONY: help up down clean setup preview test test-unit test-engines test-builds test-images lint lock bench bench-images bench-preview

@@ -9,6 +9,7 @@ the commit of the run, by GitHub's own word; its text is made harmless (`ci.untr
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -136,6 +137,7 @@ def comment(stack: str, project: str, text: str) -> str:
 
 def main() -> int:
     """Post each report of the run."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     github = GitHub.of_workflow()
     try:
         event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_bytes())

@@ -28,7 +28,8 @@ from infra.errors import TrainyardError
 from infra.parts import Part
 from infra.policy_results import PolicyPack, PolicyResult
 
-Operation = Literal["up", "preview", "destroy", "refresh"]
+Operation = Literal["up", "preview", "destroy", "refresh", "drift"]
+"""`drift` looks, as `refresh` does, at what has become of the resources, and keeps its own record as it is."""
 
 INTERRUPTED_ENDS = timedelta(seconds=30)
 """How long an interrupted engine may take for the step that it is at."""
@@ -111,6 +112,7 @@ class Engine:
         within: timedelta | None = None,
         stop: threading.Event | None = None,
         only: Part | None = None,
+        plan: Path | None = None,
     ) -> Summary:
         """Carry out an operation without asking back.
 
@@ -120,6 +122,8 @@ class Engine:
             within: interrupt the engine after this long; absent: it may take as long as it wants.
             stop: interrupt the engine when this is set.
             only: a part of the stack: nothing else is touched.
+            plan: a preview writes here what it would do, and `up` does nothing that is not in it. Secrets of the stack
+                are in it, encrypted as in its record.
 
         Raises:
             EngineRunError: with the diagnostics of the engine and the program.
@@ -128,13 +132,17 @@ class Engine:
         """
         self._drop_stale_lock()
         self._create_stack()
-        arguments = [operation, "--stack", self.stack, "--non-interactive", "--json", "--color", "never"]
+        command = "refresh" if operation == "drift" else operation
+        arguments = [command, "--stack", self.stack, "--non-interactive", "--json", "--color", "never"]
         arguments += {
             "up": ["--yes", "--skip-preview"],
             "destroy": ["--yes", "--skip-preview"],
             "refresh": ["--yes", "--skip-preview"],
             "preview": [],
+            "drift": ["--preview-only"],
         }[operation]
+        if plan:
+            arguments += ["--save-plan" if operation == "preview" else "--plan", str(plan)]
         arguments += parts.targets(only) if only else []
         urns = self._urns() if only else []
         if only:
@@ -195,7 +203,7 @@ class Engine:
         if process.returncode != 0:
             told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
             lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
-            kept = "Nothing was changed" if operation == "preview" else "What was done is recorded"
+            kept = "Nothing was changed" if operation in ("preview", "drift") else "What was done is recorded"
             raise EngineRunError(
                 f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"
                 + "\n".join(f"  {line}" for line in lines)
@@ -208,7 +216,7 @@ class Engine:
     def _broken(self, operation: Operation, broken: list[PolicyResult]) -> str:
         """What to say of broken rules."""
         lines = [f"  {one.rule} ({one.severity}): {one.name}: {one.message or one.title}" for one in broken]
-        kept = "Nothing was changed" if operation == "preview" else "What was done is recorded"
+        kept = "Nothing was changed" if operation in ("preview", "drift") else "What was done is recorded"
         return (
             f"pulumi {operation} of stack {self.stack} breaks rules of its policies:\n"
             + "\n".join(lines)

@@ -7,6 +7,7 @@ folder; the process table says what runs (`infra.local.processes`). `down` ends 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -37,6 +38,8 @@ LABEL = "rehearsal: stand-ins answered for AWS and played the nodes, no AWS acco
 ROOM = 512 << 20  # bytes: etcd's logs, and what the engine writes
 _MOTO_SECONDS = 120.0  # until it answers; about 3 on two cores
 _PODS = "100.64.0.1/16"  # addresses of pods; nobody listens on them
+_BORROWED = "borrowed"
+"""File in the folder of a rehearsal that uses the stand-ins of another one."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -76,20 +79,15 @@ class Rehearsal:
             MemoryLostError: moto had ended while the engine has resources on record.
             LocalClusterError: a part does not start.
         """
+        if self.state.path(_BORROWED).exists():
+            return self.connection()
         with self.state.lock(note=self._progress.note), self._progress.step("stand-ins"):
             self.state.require_room(ROOM)
             self._require_memory()
             endpoint = self._start_moto()
             self._progress.note("control plane")
             self._control_plane.start()
-            connection = Connection(
-                aws_endpoint_url=endpoint,
-                region=region,
-                account=moto.ACCOUNT,
-                kubeconfig=self._control_plane.kubeconfig,
-                server=self._control_plane.server,
-                certificate_authority=_authority(self._control_plane.kubeconfig),
-            )
+            connection = self._connection(endpoint, region)
             tools.install(self.state, connection.kubeconfig, _CHECKOUT, self._engines[PROVIDER])
             self._start_simulation()
             self._control_plane.wait_healthy()
@@ -97,6 +95,35 @@ class Rehearsal:
             self._processes.wait_ready(moto.NAME, lambda: moto.answers(endpoint), timeout=_MOTO_SECONDS)
             connection.write(self.state)
         return connection
+
+    def up_to_look(self, region: str) -> Connection:
+        """Start only what a preview asks: moto, etcd and the API server. Nothing could be brought up with these.
+
+        Raises:
+            LocalClusterError: a part does not start.
+        """
+        with self.state.lock(note=self._progress.note), self._progress.step("stand-ins to look at"):
+            self.state.require_room(ROOM)
+            endpoint = self._start_moto()
+            self._control_plane.start_api_server()
+            self._processes.wait_ready(moto.NAME, lambda: moto.answers(endpoint), timeout=_MOTO_SECONDS)
+            connection = self._connection(endpoint, region)
+            connection.write(self.state)
+        return connection
+
+    def lend(self, state: State, region: str) -> None:
+        """Make the rehearsal in another folder one that uses these stand-ins, for previews of many stacks at once.
+
+        It has a record, a book and plugins of its own, and must not outlive these; `down` there ends nothing here.
+
+        Args:
+            state: the folder of that rehearsal.
+            region: of its stack.
+        """
+        connection = dataclasses.replace(self.connection(), region=region)
+        tools.install(state, connection.kubeconfig, _CHECKOUT, self._engines[PROVIDER])
+        connection.write(state)
+        state.write(state.path(_BORROWED), f"{self.state.directory}\n")
 
     def down(self) -> list[str]:
         """End every process and delete the folder.
@@ -164,6 +191,16 @@ class Rehearsal:
                 )
             )
         return tuple(found)
+
+    def _connection(self, endpoint: str, region: str) -> Connection:
+        return Connection(
+            aws_endpoint_url=endpoint,
+            region=region,
+            account=moto.ACCOUNT,
+            kubeconfig=self._control_plane.kubeconfig,
+            server=self._control_plane.server,
+            certificate_authority=_authority(self._control_plane.kubeconfig),
+        )
 
     def _delete_folder(self) -> None:
         """Delete everything, what the lock is made of last: until then who waits for it must not get it.

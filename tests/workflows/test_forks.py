@@ -67,6 +67,7 @@ def post(github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         event = tmp_path / "event.json"
         event.write_text(json.dumps({"workflow_run": RUN | (run or {})}))
         monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
+        monkeypatch.setattr("sys.argv", ["handed_over"])
         return handed_over.main()
 
     return posted

@@ -125,6 +125,17 @@ class ControlPlane:
 
     def start(self) -> None:
         """Like `up`, but return as soon as the API server answers; the others become healthy meanwhile."""
+        certificates = self.start_api_server()
+        # These two poll once a second for a server that isn't there: quicker to start them when it is.
+        self._start_controller_manager(certificates)
+        self._start_scheduler(certificates)
+
+    def start_api_server(self) -> dict[str, Pair]:
+        """Start etcd and the API server alone: enough for who only looks; nothing is scheduled or looked after.
+
+        Returns:
+            The certificates of the parts.
+        """
         self.ports = self._choose_ports()
         certificates = self._certificates()
         # etcd and the API server start together: the server needs a second to load anyway and waits for etcd.
@@ -134,9 +145,7 @@ class ControlPlane:
         self._wait(ETCD, self._health_urls()[ETCD], certificates["etcd-client"])
         self._wait(API_SERVER, self._health_urls()[API_SERVER], certificates["admin"])
         grant(self.kubeconfig)
-        # These two poll once a second for a server that isn't there: quicker to start them when it is.
-        self._start_controller_manager(certificates)
-        self._start_scheduler(certificates)
+        return certificates
 
     def wait_healthy(self) -> None:
         """Wait for what `start` didn't wait for."""
