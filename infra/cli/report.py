@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from infra.report.model import Report
     from infra.report.preview import Preview
 
+OWN_PACK = "trainyard"
+"""Name of this project's pack of policies, as the engine tells it."""
 From = Annotated[
     str | None,
     typer.Option(
@@ -152,7 +154,7 @@ def deliver(preview: Preview, wanted: Wanted, *, note: str = "", failed: Trainya
 
     from infra.report.model import build  # noqa: PLC0415
 
-    report = build(preview, note=note, utilisation=wanted.utilisation, today=datetime.now(UTC).date())
+    report = build(_advised(preview), note=note, utilisation=wanted.utilisation, today=datetime.now(UTC).date())
     write_files([report], wanted)
     if wanted.json:
         from infra.report.document import document  # noqa: PLC0415
@@ -167,6 +169,16 @@ def deliver(preview: Preview, wanted: Wanted, *, note: str = "", failed: Trainya
         raise failed
     if refused:
         raise typer.Exit(1)
+
+
+def _advised(preview: Preview) -> Preview:
+    """The preview with what this project's own rules advise."""
+    if not preview.policies:
+        return preview
+    from infra.report.preview import with_advice  # noqa: PLC0415
+    from policies.rules import all_rules  # noqa: PLC0415 - the catalogue behind it is read
+
+    return with_advice(preview, OWN_PACK, {name: rule.steps for name, rule in all_rules().items()})
 
 
 def write_files(reports: Sequence[Report], wanted: Wanted) -> None:

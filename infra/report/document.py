@@ -125,6 +125,7 @@ def _policy(result: PolicyResult) -> dict[str, Any]:
         "urn": result.urn,
         "title": title if found else "",
         "message": result.finding,
+        "remediation": result.remediation,
         "pack": result.pack,
         "version": result.version,
     }

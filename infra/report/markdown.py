@@ -19,6 +19,7 @@ _MARKER = "<!-- trainyard preview {} -->"
 """By this, whoever posts the report finds the comment of before."""
 _FIELDS_SHOWN = 40  # of one resource
 _NAMES_OF_LINE = 20
+_ADVICE = 10  # broken rules whose remedy is shown
 _PLACES = 5  # resources that a rule names in one row
 _VALUE = 160  # characters of a value
 _FIRST_DELETED = {"Vpc", "Subnet", "NatGateway", "MountTarget"}
@@ -213,7 +214,11 @@ def _policies(report: Report) -> Section:
     items = [_broken_rule(same) for same in alike.values()]
     section = Section("Policies", 2, items, "policy results", head, share=0.3)
     if found:
-        section.tail = f"\nWhy, and what to do: `trainyard explain RULE`. Packs: {packs or 'unknown'}."
+        advice = {one.rule: one.remediation for one in found if one.blocks and one.remediation}
+        told = "".join(f"\n- {code(rule)}: {prose(what, 400)}" for rule, what in list(advice.items())[:_ADVICE])
+        section.tail = (f"\nWhat to do:\n{told}\n" if told else "") + (
+            f"\nWhy, with examples: `trainyard explain RULE`. Packs: {packs or 'unknown'}."
+        )
     return section
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "from_digest",
     "from_events",
     "from_text",
+    "with_advice",
 ]
 
 Op = Literal["create", "update", "replace", "delete", "same", "read", "import", "refresh"]
@@ -149,6 +150,7 @@ class PolicyResult:
     message: str
     urn: str | None = None
     remediation: str = ""
+    """What to do about it; events do not tell, whoever knows the pack does (`with_advice`)."""
     url: str = ""
     kind: Literal["violation", "unknown", "remediated"] = "violation"
 
@@ -231,6 +233,20 @@ def type_of(urn: str) -> str:
     """The type in a URN, without those of its parents."""
     parts = urn.split("::", 3)
     return parts[2].rsplit("$", 1)[-1] if len(parts) == 4 else ""
+
+
+def with_advice(preview: Preview, pack: str, advice: Mapping[str, str]) -> Preview:
+    """The preview with what to do about broken rules.
+
+    Args:
+        preview: it.
+        pack: the pack that is known.
+        advice: by rule.
+    """
+    policies = tuple(
+        replace(one, remediation=advice.get(one.rule, "")) if one.pack == pack else one for one in preview.policies
+    )
+    return replace(preview, policies=policies)
 
 
 def from_text(text: str, *, rehearsal: bool = False, stack: str = "") -> Preview:

@@ -24,8 +24,9 @@ from report_previews import (
 )
 
 from infra.report.changes import ABSENT
+from infra.report.markdown import markdown
 from infra.report.model import build
-from infra.report.preview import UNKNOWN, Preview, ReportError, from_digest, from_events, from_text
+from infra.report.preview import UNKNOWN, Preview, ReportError, from_digest, from_events, from_text, with_advice
 
 KEYS = [
     *("steps", "op", "urn", "oldState", "newState", "inputs", "type", "diffReasons", "detailedDiff", "kind"),
@@ -301,3 +302,34 @@ def test_added_and_removed_properties_are_seen() -> None:
 def test_a_report_of_nothing_is_one() -> None:
     report = build(Preview("dev", "trainyard", ()))
     assert (report.changes, report.pools, report.failures) == ((), (), ())
+
+
+def test_a_version_that_no_record_knows_refuses_the_change() -> None:
+    events = [
+        step("update", "aws:eks/cluster:Cluster", "eks", old={"version": "1.33"}, new={"version": "9.99"}),
+        summary(),
+    ]
+    report = build(from_events(events))
+    assert [one.kind for one in report.failures] == ["version"]
+    assert report.fails()
+    assert not report.fails(on=["policy", "known-bad"])
+    text = markdown([report])
+    assert "### Versions" in text
+    assert "`1.33` → `9.99`" in text
+
+
+def test_a_combination_that_is_known_to_fail_refuses_the_change() -> None:
+    scaling = {"minSize": 1, "maxSize": 1}
+    release = {"amiType": "AL2023_x86_64_STANDARD", "releaseVersion": "1.35.6-20261003", "version": "1.35"}
+    group = {"instanceTypes": ["g6.xlarge"], "scalingConfig": scaling, "nodeGroupName": "gpu", **release}
+    report = build(from_events([step("create", NODE_GROUP, "gpu", new=group), summary()]))
+    assert [one.kind for one in report.failures] == ["known-bad"]
+    assert "### Known to fail" in markdown([report])
+
+
+def test_advice_is_given_for_broken_rules_of_the_pack_that_is_known() -> None:
+    events = [broken_rule("ours"), broken_rule("theirs", policyPackName="other"), summary("failed")]
+    preview = with_advice(from_events(events), "trainyard", {"ours": "Set it to `true`.", "theirs": "nothing"})
+    text = markdown([build(preview)])
+    assert "- `ours`: Set it to `true`." in text
+    assert "nothing" not in text

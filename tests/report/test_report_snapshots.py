@@ -16,7 +16,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from infra.report.markdown import MOST, markdown
 from infra.report.model import Report, build
-from infra.report.preview import Preview, from_events
+from infra.report.preview import Preview, from_events, with_advice
 
 RECORDED = Path(__file__).parent / "recorded"
 DAY = date(2026, 8, 1)
@@ -43,7 +43,8 @@ def recorded(name: str) -> Preview:
 
 
 def report(name: str) -> Report:
-    return build(recorded(name), today=DAY)
+    advice = dict.fromkeys(["gpu-count-capped", "cost-per-hour-capped"], "What the rule advises.")
+    return build(with_advice(recorded(name), "trainyard", advice), today=DAY)
 
 
 @pytest.mark.parametrize("name", ["first", "stack", "resized", "subnet", "policy", "failed"])
