@@ -272,7 +272,8 @@ def cost(
     """
     if utilisation.is_nan() or not 0 <= utilisation <= 1:
         raise ValueError(f"utilisation is a share of the time, from 0 to 1, and not {utilisation}")
-    reckoning = _Reckoning([one for one in resources if one.type], prices or price_table(), utilisation)
+    ordered = sorted(resources, key=lambda one: (one.type, one.name, one.urn))  # the engine's order varies
+    reckoning = _Reckoning(ordered, prices or price_table(), utilisation)
     pools, fixed, not_counted = reckoning.pools(), reckoning.fixed(), reckoning.not_counted()
     return Cost(tuple(pools), tuple(fixed), tuple(not_counted), reckoning.region, utilisation)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from infra.report.escape import plain
 from infra.report.inputs import mapping, text
 from infra.report.pools import Pool, pools
-from infra.report.preview import Resource
+from infra.report.preview import UNKNOWN, Resource
 
 MOST_OF_A_KIND = 12
 """Pools, workloads of a namespace, zones: of more, the rest is one box that says how many."""
@@ -132,7 +132,8 @@ _OUTSIDE = {
 
 class _Artist:
     def __init__(self, resources: list[Resource]) -> None:
-        self._resources = resources
+        # The engine's order is another one each time, the picture is not.
+        self._resources = sorted(resources, key=lambda one: (one.type, one.name, one.urn))
         self._pools = pools(resources)
         self._pool_boxes: dict[str, str] = {}
         self._arrows: list[Arrow] = []
@@ -181,7 +182,7 @@ class _Artist:
             zone = text(one.inputs.get("availabilityZone")) or "zone not known yet"
             zones.setdefault(zone, []).append(f"{kind} {text(one.inputs.get('cidrBlock'))}".strip())
         for zone, subnets in _few(sorted(zones.items())):
-            frame.boxes.append(self._box(zone, *_few(subnets, 4)))
+            frame.boxes.append(self._box(zone, *_few(sorted(subnets, reverse=True), 4)))
         if hidden := len(zones) - MOST_OF_A_KIND:
             frame.boxes += [self._box(f"and {hidden} more zones")] if hidden > 0 else []
         gateways = self._of("aws:ec2/natGateway:NatGateway")
@@ -234,12 +235,11 @@ class _Artist:
         spaces: dict[str, list[Resource]] = {}
         for one in self._resources:
             if one.type.startswith("kubernetes:") and one.kind in _WORKLOADS:
-                space = text(mapping(one.inputs.get("metadata")).get("namespace")) or text(one.inputs.get("namespace"))
-                spaces.setdefault(space or "default", []).append(one)
+                spaces.setdefault(_space(one), []).append(one)
         frame = self._group("in the cluster")
         named = sorted(spaces.items())
         for space, workloads in named[:MOST_OF_A_KIND]:
-            inner = self._group(f"namespace {space}")
+            inner = self._group(space)
             ordered = sorted(workloads, key=lambda one: (_WORKLOADS.index(one.kind), one.name))
             for one in ordered[:MOST_OF_A_KIND]:
                 box = self._box(one.name, _workload(one))
@@ -283,6 +283,13 @@ def _pool_lines(pool: Pool) -> list[str]:
         efa = f", {pool.efa} EFA" if pool.efa else ""
         lines.append(f"{pool.gpus} {pool.machine.gpu} each{efa}")
     return lines
+
+
+def _space(one: Resource) -> str:
+    named = mapping(one.inputs.get("metadata")).get("namespace", one.inputs.get("namespace"))
+    if named is UNKNOWN:
+        return "namespaces that are made as well"
+    return f"namespace {text(named) or 'default'}"
 
 
 def _workload(one: Resource) -> str:

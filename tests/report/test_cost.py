@@ -156,6 +156,10 @@ def test_what_has_no_figure_is_listed_with_its_reason(prod: tuple[Resource, ...]
     assert all(said.values())
 
 
+def test_the_order_of_the_resources_makes_no_difference(prod: tuple[Resource, ...]) -> None:
+    assert cost(prod) == cost(tuple(reversed(prod)))
+
+
 # --- what is not known ------------------------------------------------------------------------------------------------
 
 
