@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from local_stack import Stack, eventually, local_stack
+from stack_of_its_own import Stack, eventually, local_stack
 
 from infra.cli.workspace import Workspace
 from infra.clusters import CHECKOUT

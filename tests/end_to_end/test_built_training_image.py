@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from local_stack import Stack, eventually, local_stack
+from stack_of_its_own import Stack, eventually, local_stack
 
 from infra.clusters import CHECKOUT
 
