@@ -17,6 +17,7 @@ from syrupy.types import SnapshotIndex
 from images import render as module
 from images.bake import bake
 from images.context import Context
+from images.lint.document import parse
 from images.matrix import matrix
 from images.render import render, render_all
 from images.source import project_version
@@ -126,6 +127,14 @@ def test_facts_say_what_was_built(contexts: dict[str, Context]) -> None:
     assert facts["plugin"]["version"] == row.efa.plugin
     assert facts["plugin"]["files"]["amd64"] == row.plugin_file("amd64")
     assert facts["sm"]["amd64"] == list(row.sm["amd64"])
+
+
+def test_no_build_reads_nvidia_s_repository_of_packages(contexts: dict[str, Context]) -> None:
+    for context in contexts.values():
+        for stage in parse(context.dockerfile).stages:
+            updates = [one for one in stage.all("RUN") if "apt-get update" in one.text]
+            if updates and stage.parent is None and stage.base.startswith(("nvidia/", "nvcr.io/")):
+                assert updates[0].text.startswith("rm -f /etc/apt/sources.list.d/cuda*.list "), context.row.name
 
 
 def test_labels_name_the_driver_that_the_image_needs(contexts: dict[str, Context]) -> None:

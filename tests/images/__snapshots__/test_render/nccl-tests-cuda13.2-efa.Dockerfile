@@ -11,7 +11,8 @@ ARG EFA_INSTALLER_SHA256="fa6dff8593d866866c13cb4640d9059835cd4efa427971f100ab40
 ARG NCCL_TESTS_SHA256="38974e70342150ede0e3fb8fd24bfe60ccbde90fa20241716ba8bb338e6b61a0"
 
 FROM ${BUILDER_IMAGE} AS tools
-RUN apt-get update \
+RUN rm -f /etc/apt/sources.list.d/cuda*.list \
+    && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         build-essential \
         ca-certificates \
@@ -76,7 +77,8 @@ RUN case "$(uname -m)" in \
     && cp /src/build/*_perf /opt/nccl-tests/
 
 FROM ${BASE_IMAGE} AS runtime
-RUN apt-get update \
+RUN rm -f /etc/apt/sources.list.d/cuda*.list \
+    && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         tini \
     && apt-get clean \

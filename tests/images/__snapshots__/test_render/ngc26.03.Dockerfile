@@ -8,7 +8,8 @@ ARG REVISION=""
 ARG CREATED="1970-01-01T00:00:00Z"
 
 FROM ${BASE_IMAGE} AS base
-RUN apt-get update \
+RUN rm -f /etc/apt/sources.list.d/cuda*.list \
+    && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         tini \
     && apt-get clean \
