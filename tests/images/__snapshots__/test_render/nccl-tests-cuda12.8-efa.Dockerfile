@@ -84,6 +84,7 @@ RUN rm -f /etc/apt/sources.list.d/cuda*.list \
 RUN groupadd --gid 65532 trainyard \
     && SOURCE_DATE_EPOCH=0 useradd --no-log-init --uid 65532 --gid 65532 \
         --create-home --shell /usr/sbin/nologin trainyard \
+    && install --directory --owner=65532 --group=65532 /workspace \
     && rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
 ARG EFA_INSTALLER_SHA256
 RUN --mount=type=bind,from=efa-installer,source=/installer,target=/installer,rw \
@@ -150,7 +151,7 @@ LABEL org.opencontainers.image.title="trainyard nccl-tests-cuda12.8-efa" \
       dev.trainyard.nccl="2.27.5" \
       dev.trainyard.aws-ofi-nccl="1.21.1" \
       dev.trainyard.efa-installer="1.50.0" \
-      dev.trainyard.minimum-driver="570.26" \
+      dev.trainyard.minimum-driver="525.60.13" \
       dev.trainyard.sm="amd64=sm_70,sm_75,sm_80,sm_86,sm_90,sm_100,sm_120"
 
 WORKDIR /workspace

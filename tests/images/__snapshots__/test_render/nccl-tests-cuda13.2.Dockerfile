@@ -76,6 +76,7 @@ RUN rm -f /etc/apt/sources.list.d/cuda*.list \
 RUN groupadd --gid 65532 trainyard \
     && SOURCE_DATE_EPOCH=0 useradd --no-log-init --uid 65532 --gid 65532 \
         --create-home --shell /usr/sbin/nologin trainyard \
+    && install --directory --owner=65532 --group=65532 /workspace \
     && rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
 COPY --from=nccl /opt/nccl/lib/libnccl.so.2 /opt/trainyard/lib/
 COPY --from=nccl-tests /opt/nccl-tests/ /opt/nccl-tests/

@@ -58,6 +58,7 @@ FROM base AS runtime
 RUN groupadd --gid 65532 trainyard \
     && SOURCE_DATE_EPOCH=0 useradd --no-log-init --uid 65532 --gid 65532 \
         --create-home --shell /usr/sbin/nologin trainyard \
+    && install --directory --owner=65532 --group=65532 /workspace \
     && rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
 COPY --from=packages /opt/trainyard/venv /opt/trainyard/venv
 COPY --from=project /opt/trainyard/project /opt/trainyard/project

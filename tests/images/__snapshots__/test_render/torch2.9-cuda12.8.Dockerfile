@@ -58,6 +58,7 @@ FROM base AS runtime
 RUN groupadd --gid 65532 trainyard \
     && SOURCE_DATE_EPOCH=0 useradd --no-log-init --uid 65532 --gid 65532 \
         --create-home --shell /usr/sbin/nologin trainyard \
+    && install --directory --owner=65532 --group=65532 /workspace \
     && rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
 COPY --from=packages /opt/trainyard/venv /opt/trainyard/venv
 COPY --from=project /opt/trainyard/project /opt/trainyard/project
@@ -96,7 +97,7 @@ LABEL org.opencontainers.image.title="trainyard training torch2.9-cuda12.8" \
       dev.trainyard.torch="2.9.1" \
       dev.trainyard.cuda="12.8" \
       dev.trainyard.nccl="2.27.5" \
-      dev.trainyard.minimum-driver="570.26" \
+      dev.trainyard.minimum-driver="525.60.13" \
       dev.trainyard.sm="amd64=sm_70,sm_75,sm_80,sm_86,sm_90,sm_100,sm_120"
 
 WORKDIR /workspace
