@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -26,6 +27,8 @@ from images.builders.files import complete
 from images.builders.mounts import secrets_of
 from images.builders.running import run
 from images.errors import BuildError
+from images.matrix import matrix
+from images.render import render
 
 MINUTES = 120.0  # seconds; only a limit
 Script = Callable[[str, str], Path]
@@ -155,6 +158,20 @@ def test_authority_and_index_are_secrets_and_on_no_command_line(order: Order, tm
             ]
             assert "password" not in " ".join(command)
     assert not [file for file in secrets.values() if file.exists()]
+
+
+@pytest.mark.parametrize("row", [row.name for row in matrix().rows])
+def test_secrets_are_mounted_only_in_stages_that_the_image_is_not_made_of(row: str) -> None:
+    """buildah takes away the file over which a secret was mounted: the image would have no authorities any more."""
+    below, steps = {}, {}
+    for stage in re.split(r"^FROM ", render(matrix().row(row)).dockerfile, flags=re.MULTILINE)[1:]:
+        start, _, name = stage.partition("\n")[0].split()
+        below[name], steps[name] = start, stage
+    stage = name
+    while stage in steps:
+        assert "type=secret" not in steps[stage], stage
+        stage = below[stage]
+    assert any("type=secret" in stage for stage in steps.values())
 
 
 def test_the_bundle_has_this_computers_authorities_too(
