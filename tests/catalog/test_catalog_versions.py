@@ -110,7 +110,7 @@ def test_what_the_lock_does_not_have_is_told_with_what_it_has() -> None:
 
 def test_the_images_drivers_are_new_enough_for_every_cuda_of_the_lock() -> None:
     assert LOCK.driver_floor("13") == LOCK.driver_floor("13.0") == "580.65.06"
-    assert LOCK.driver_floor("12.8").startswith("570.")
+    assert LOCK.driver_floor("12.8").startswith("525.")
     for cuda in table("versions")["driver_floor"]["cuda"]:
         for system in ("al2023", "bottlerocket"):
             driver = LOCK.ami(LOCK.default_kubernetes, system, "x86_64", gpu=True).driver

@@ -83,7 +83,7 @@ def test_facts_packages_and_the_dockerfile_are_compared() -> None:
 
 def test_a_newer_cuda_says_which_machines_need_a_newer_driver_and_which_gpus_are_lost() -> None:
     said = " ".join(compare(state(OLD), state(NEW)).meaning)
-    assert "The oldest driver rises from 570.26 to 580.65.06" in said
+    assert "The oldest driver rises from 525.60.13 to 580.65.06" in said
     assert "The locked al2023 image of EKS has driver" in said
     assert "All workers of a job need the same NCCL" in said
     assert "CUDA's major version changes" in said

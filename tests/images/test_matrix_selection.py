@@ -50,7 +50,7 @@ def test_an_unknown_torch_is_refused_with_those_that_are_there_and_the_nearest()
 def test_cuda_too_new_for_the_driver_is_refused_and_the_older_torch_named() -> None:
     said = refusal(torch="2.15", driver="570.133.20")
     assert "570.133.20 is older than 580.65.06, which CUDA 13.2 needs" in said
-    assert "Nearest that works: torch2.9-cuda12.8 (torch 2.9.1, CUDA 12.8, driver 570.26 or newer, amd64)." in said
+    assert "Nearest that works: torch2.9-cuda12.8 (torch 2.9.1, CUDA 12.8, driver 525.60.13 or newer, amd64)." in said
 
 
 def test_arm64_with_wheels_for_cpus_only_is_refused() -> None:
@@ -60,11 +60,11 @@ def test_arm64_with_wheels_for_cpus_only_is_refused() -> None:
 
 
 def test_all_broken_rules_are_told_in_one_go() -> None:
-    said = refusal(torch="2.15", driver="550.54.14", compute_capability="7.0")
+    said = refusal(torch="2.15", driver="520.61.05", compute_capability="7.0")
     for rule in ("driver-floor", "gpu-code", "cuda-13-generations"):
         assert f"({rule})" in said
     assert said.startswith("this cannot work:\n")
-    assert "No image works with the GPUs of this machine. The oldest driver that any of them takes is 570.26." in said
+    assert "No image works with the GPUs of this machine. The oldest driver that any of them takes is 525.60.13." in said
 
 
 def test_nobody_who_wants_the_gpus_is_offered_an_image_that_leaves_them_idle() -> None:
