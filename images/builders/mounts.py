@@ -1,8 +1,8 @@
 """Files that only the steps of a build see: authorities, and where packages come from.
 
 They are mounted as secrets on those RUN lines that download. So nothing of them is in a layer, in the configuration or
-in the history, and an image that was built with them has the id of one that was built without. Those steps are in stages
-of which the image takes single folders: buildah 1.28 also takes away the file over which a secret was mounted.
+in the history, and an image that was built with them has the id of one that was built without. Those steps are in
+stages of which the image takes single folders: buildah 1.28 also takes away the file over which a secret was mounted.
 """
 
 from __future__ import annotations
