@@ -61,6 +61,8 @@ class Stack:
         The engine tells, also while ids are unknown. Where the program wrote an id or a name by hand, those are found
         that say the same of themselves.
         """
+        if resource.props.at(key).raw is None:
+            return []
         urns = resource.depends.get(key, ())
         found = [one for one in self.of(*types) if one.urn in urns]
         if found:

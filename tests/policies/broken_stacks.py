@@ -30,17 +30,22 @@ class Variant:
     change: Callable[[Props], None] = lambda _: None
     protect: bool | None = None
     ignore_changes: tuple[str, ...] | None = None
-    caught_at: str = ""
-    """Logical name of the resource that the rules complain of; absent: the changed one."""
+    caught_at: tuple[str, ...] = ()
+    """Logical names of the resources that the rules complain of; absent: the changed one."""
     of_stack: bool = False
     """They complain of the stack as a whole."""
 
     refused: bool = False
     """AWS or the API server refuses it anyway, so that no preview gets as far as the rules of stacks."""
 
+    @property
+    def places(self) -> set[str]:
+        """Logical names of what the rules may complain of; the stack itself is another such."""
+        return set(self.caught_at or (self.resource,))
+
     def clashes(self, other: Variant) -> bool:
-        """Whether two mistakes are about the same resource, so that they cannot be made together."""
-        return (self.kind, self.resource) == (other.kind, other.resource)
+        """Whether two mistakes have a resource in common, so that one may hide the other."""
+        return bool({self.resource, *self.places} & {other.resource, *other.places})
 
 
 def _set(*path: str | int, value: Any) -> Callable[[Props], None]:
@@ -240,6 +245,7 @@ VARIANTS = (
         "gpu-spot-nodes",
         ("types-known", "cost-per-hour-capped"),
         _set("instanceTypes", value=["g6.xlarge", "g5.xlrge"]),
+        refused=True,
     ),
     Variant(
         "an image without a driver",
@@ -267,6 +273,7 @@ VARIANTS = (
         "gpu-block",
         ("capacity-block-complete",),
         _drop("capacityReservationSpecification"),
+        refused=True,
     ),
     Variant(
         "the program sets the size back",
@@ -284,7 +291,7 @@ VARIANTS = (
         "efa-out",
         ("efa-security-group-self",),
         _both(_drop("referencedSecurityGroupId"), _set("cidrIpv4", value="0.0.0.0/0")),
-        caught_at="efa",
+        caught_at=("efa",),
     ),
     Variant(
         "EFA's group lets in TCP only",
@@ -292,8 +299,8 @@ VARIANTS = (
         "SecurityGroupIngressRule",
         "efa-in",
         ("efa-security-group-self",),
-        _set("ipProtocol", value="tcp"),
-        caught_at="efa",
+        _both(_set("ipProtocol", value="tcp"), _set("fromPort", value=0), _set("toPort", value=65535)),
+        caught_at=("efa",),
     ),
     Variant(
         "one EFA interface too few",
@@ -302,6 +309,7 @@ VARIANTS = (
         "gpu-spot",
         ("efa-interface-count", "scale-from-zero-hints"),
         _without_last_interface,
+        caught_at=("gpu-spot", "gpu-spot-nodes"),
     ),
     Variant("the older layout of interfaces", "prod", _TEMPLATE, "gpu-block", ("efa-interface-layout",), _old_layout),
     Variant(
@@ -327,6 +335,7 @@ VARIANTS = (
         "gpu-block",
         ("efa-placement",),
         _set("placement", value={"groupName": "near"}),
+        refused=True,
     ),
     Variant(
         "the EFA plugin does not tolerate spot",
@@ -335,7 +344,7 @@ VARIANTS = (
         "efa-device-plugin",
         ("device-plugins-cover-pools",),
         _pod("tolerations", value=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
-        caught_at="gpu-spot-nodes",
+        caught_at=("gpu-spot-nodes",),
     ),
     Variant(
         "a plugin that collides with EFA",
@@ -378,7 +387,7 @@ VARIANTS = (
         "bucket-versioning",
         ("bucket-versioned",),
         _set("versioningConfiguration", "status", value="Suspended"),
-        caught_at="bucket",
+        caught_at=("bucket",),
     ),
     Variant(
         "a bucket that may become public",

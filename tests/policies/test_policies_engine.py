@@ -92,7 +92,7 @@ def test_each_mistake_is_caught_by_its_rules_and_by_no_others(
         for one in summary.policies:
             told.setdefault(one.rule, set()).add(one.urn.rsplit("::", 1)[-1])
         for variant in group:
-            where = {variant.caught_at or variant.resource, f"trainyard-{variant.stack}"}
+            where = {*variant.places, f"trainyard-{variant.stack}"}
             for rule in variant.expected:
                 assert told.get(rule, set()) & where, (variant.name, rule, told)
         expected = {rule for variant in group for rule in variant.expected}

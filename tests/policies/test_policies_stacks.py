@@ -34,7 +34,7 @@ def test_a_mistake_is_caught_by_its_rules_and_by_no_others(recorded: dict[str, R
     assert set(told) == set(variant.expected), told
     for messages in told.values():
         where = {message.partition(":")[0] for message in messages}
-        assert variant.of_stack or where <= {variant.caught_at or variant.resource, "stack"}, messages
+        assert variant.of_stack or where <= {*variant.places, "stack"}, messages
 
 
 def test_a_bucket_that_loses_what_guards_it_is_caught_by_each_rule_of_buckets(recorded: dict[str, Recorded]) -> None:
