@@ -46,10 +46,15 @@ PROGRAMS = {  # by a part of the command line, the first that fits
 
 
 class Watch(threading.Thread):
-    """Looks at the processor time of all programs that were started since, while they are there."""
+    """Looks at the processor time of our programs, wherever they were started, while they are there.
 
-    def __init__(self) -> None:
+    Args:
+        folder: named in the command line or the environment of each.
+    """
+
+    def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
+        self._folder = str(folder)
         self.ended = threading.Event()
         self._since = time.time()
         self._seen: dict[int, tuple[str, float]] = {}
@@ -63,11 +68,11 @@ class Watch(threading.Thread):
                 command = " ".join(process.info["cmdline"] or ())
                 program = next((name for part, name in PROGRAMS.items() if part in command), None)
                 try:
-                    times = process.cpu_times()
+                    if program and (self._folder in command or self._folder in str(process.environ())):
+                        times = process.cpu_times()
+                        self._seen[process.pid] = program, times.user + times.system
                 except psutil.Error:
                     continue
-                if program:
-                    self._seen[process.pid] = program, times.user + times.system
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -84,12 +89,13 @@ class Watch(threading.Thread):
 
 
 def once(folder: Path) -> dict[str, Any]:
-    """One round."""
+    """One round; all that it starts has its temporary files below the folder."""
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     timings: dict[str, float] = {}
     chosen = [one for one in stacks(ROOT) if one["target"] != "kubeconfig"]
-    watch, before, begin = Watch(), _processor(), time.monotonic()
+    watch, before, begin = Watch(folder), _processor(), time.monotonic()
     watch.start()
-    results = preview(Wanted(chosen, folder, "rehearsal", 4), timings)
+    results = preview(Wanted(chosen, folder / "out", "rehearsal", 4), timings)
     seconds = time.monotonic() - begin
     watch.ended.set()
     watch.join()

@@ -21,7 +21,7 @@ from typing import Any
 
 from ci.failures import StepError, end
 from ci.github import GitHub
-from ci.stacks import NAME
+from ci.stacks import NAME, project
 from ci.sticky import put_comment
 from ci.untrusted import harmless
 
@@ -126,13 +126,13 @@ def _member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> byte
     return content
 
 
-def comment(stack: str, project: str, text: str) -> str:
+def comment(stack: str, of_project: str, text: str) -> str:
     """What is posted: our own first line and notice, then the fork's text."""
     try:
         body = harmless(text)
     except ValueError as error:
         raise StepError(f"the report of {stack} is not posted: {error}") from error
-    return f"<!-- trainyard preview {project}/{stack} -->\n{_NOTICE}\n{body}\n"
+    return f"<!-- trainyard preview {of_project}/{stack} -->\n{_NOTICE}\n{body}\n"
 
 
 def main() -> int:
@@ -174,7 +174,7 @@ def _post(github: GitHub, run: Run, artifact: Any, stack: str, posted: set[str])
     number = pull_request(github, run, claimed)
     if number is None:
         return "the pull request was closed, or has newer commits: nothing to post"
-    return put_comment(github, number, comment(stack, "trainyard", text))
+    return put_comment(github, number, comment(stack, project(), text))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ci.failures import StepError, end
-from ci.stacks import ROOT, stacks
+from ci.stacks import ROOT, project, stacks
 
 if TYPE_CHECKING:
     from infra.rehearsal.environment import Rehearsal
@@ -184,7 +184,7 @@ def _without_report(stack: str, log: str) -> str:
 
     said = log.strip()[-_LONGEST_LOG:] or "The preview ended without a word."
     lines = [
-        marker("trainyard", stack),
+        marker(project(), stack),
         f"## ❌ Preview of stack `{stack}`",
         "",
         "> [!CAUTION]",

@@ -49,6 +49,16 @@ def stacks(folder: Path, target: str | None = None) -> list[dict[str, str]]:
     return found
 
 
+def project(folder: Path = ROOT) -> str:
+    """The project's name in Pulumi.yaml, by which comments are found again."""
+    import yaml  # noqa: PLC0415
+
+    try:
+        return str(yaml.safe_load((folder / "Pulumi.yaml").read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+        raise StepError(f"{folder}/Pulumi.yaml has no name: {error}") from error
+
+
 def _about(file: Path) -> dict[str, str]:
     import yaml  # noqa: PLC0415
 
