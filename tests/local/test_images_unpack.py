@@ -158,6 +158,18 @@ def test_links_on_the_way_are_followed_inside_the_image(tmp_path: Path) -> None:
         ([entry("./", "x")], "would take the place of the image itself"),
         ([link("a", "b"), link("b", "a"), entry("a/x", "x")], "in a circle"),
         ([entry("file", "x"), entry("file/below", "x")], "no folder"),
+        ([hard_link("a", "a/b")], "is a hard link to"),
+        ([entry("a/b", "x"), hard_link("a", "a/b")], "cannot be made"),
+        ([link("empty", "")], "cannot be made"),
+        ([entry("n" * 300, "x")], "cannot be made: File name too long"),
+        ([entry("d/" * 300 + "x", "x")], "more than 256 folders"),
+        ([folder("d/" * 256 + "x")], "more than 256 folders"),
+        ([link("more", "d/" * 200), folder("d/" * 200), folder("more/" + "e/" * 60)], "more than 256 folders"),
+        ([entry("odd", type=b"Z", pax_headers={"size": str(1 << 60)})], "of a kind that nobody knows"),
+        (
+            [entry("holes", "x", pax_headers={"GNU.sparse.size": "1", "GNU.sparse.name": "holes"})],
+            "is stored with holes",
+        ),
     ],
 )
 def test_a_hostile_layer_is_refused(tmp_path: Path, attack: list[tuple[tarfile.TarInfo, bytes]], reason: str) -> None:
@@ -191,6 +203,45 @@ def test_links_out_of_the_image_lead_nobody_out_of_it(tmp_path: Path) -> None:
     assert files(inside) == {"new": "x", "precious": "x"}
 
 
+@pytest.mark.parametrize("last", [link("a", "{outside}"), link("a", "../outside"), folder("a"), entry("a", "x")])
+def test_rights_of_a_folder_are_not_given_to_what_a_link_in_its_place_leads_to(
+    tmp_path: Path, last: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    outside = tmp_path / "outside"
+    (outside / "etc").mkdir(parents=True)
+    (outside / "etc").chmod(0o750)
+    before = (outside / "etc").stat()
+    last[0].linkname = last[0].linkname.format(outside=outside)
+    unpack(tmp_path / "root", layer(folder("a"), folder("a/etc", 0o777, uid=7, gid=7, mtime=5)), layer(last))
+    assert (outside / "etc").stat() == before
+
+
+def test_a_folder_that_comes_again_without_being_announced_has_no_old_rights(tmp_path: Path) -> None:
+    unpack(tmp_path / "root", layer(folder("a", 0o700, uid=7)), layer(entry(".wh.a")), layer(entry("a/x", "x")))
+    assert stat.S_IMODE((tmp_path / "root/a").stat().st_mode) == 0o755
+    assert (tmp_path / "root/a").stat().st_uid == os.geteuid()
+
+
+def test_names_are_bytes_and_both_cases_are_two(tmp_path: Path) -> None:
+    unpack(
+        tmp_path / "root", layer(entry("caf\udce9", "1"), entry("Name", "2"), entry("name", "3"), link("l", "\udcff"))
+    )
+    found = sorted(os.fsencode(path.name) for path in (tmp_path / "root").iterdir())
+    assert found == [b"Name", b"caf\xe9", b"l", b"name"]
+
+
+def test_of_entries_with_one_name_the_last_one_counts(tmp_path: Path) -> None:
+    unpack(tmp_path / "root", layer(entry("a", "1"), folder("a"), entry("a/x", "x"), link("a", "b"), entry("a", "2")))
+    assert files(tmp_path / "root") == {"a": "2"}
+
+
+def test_a_file_that_does_not_fit_is_not_begun(tmp_path: Path) -> None:
+    bomb = layer(entry("huge", pax_headers={"size": str(1 << 50)}))
+    with pytest.raises(OSError, match="No space left"):
+        unpack(tmp_path / "root", bomb)
+    assert files(tmp_path / "root") == {}
+
+
 def test_devices_pipes_and_special_rights_are_left_out_and_said(tmp_path: Path) -> None:
     unpacked = unpack(
         tmp_path / "root",
@@ -200,20 +251,25 @@ def test_devices_pipes_and_special_rights_are_left_out_and_said(tmp_path: Path) 
             entry("pipe", type=tarfile.FIFOTYPE),
             entry("su", "x", mode=0o4755),
             entry("mail", "x", mode=0o2755),
+            entry("ping", "x", mode=0o755, pax_headers={"SCHILY.xattr.security.capability": "cap"}),
         ),
     )
     assert list(described(unpacked.left_out)) == [
         "2 device files",
+        "1 file capabilities",
         "1 pipes and sockets",
         "2 set-user-ID and set-group-ID bits",
     ]
-    assert files(tmp_path / "root") == {"su": "x", "mail": "x"}
+    assert files(tmp_path / "root") == {"su": "x", "mail": "x", "ping": "x"}
     assert stat.S_IMODE((tmp_path / "root/su").stat().st_mode) == 0o755
 
 
 def test_times_that_cannot_be_are_not_an_error(tmp_path: Path) -> None:
-    unpack(tmp_path / "root", layer(entry("early", "x", mtime=-5.0), entry("late", "x", mtime=1e17)))
-    assert (tmp_path / "root/early").stat().st_mtime == 0
+    impossible = {"early": "-5.0", "late": "1e17", "later": "inf", "never": "nan"}
+    unpack(
+        tmp_path / "root", layer(*(entry(name, "x", pax_headers={"mtime": when}) for name, when in impossible.items()))
+    )
+    assert (tmp_path / "root/early").stat().st_mtime == (tmp_path / "root/never").stat().st_mtime == 0
 
 
 def test_an_ordinary_user_gets_closed_folders_and_can_delete_them(short_tmp: Path) -> None:

@@ -20,6 +20,9 @@ from infra.local.folders import remove_tree
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _MOST_LINKS = 40
+_DEEPEST = 256  # folders in each other; none but a hostile image has more, and deleting them would need a stack as deep
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ, errno.ELOOP)  # the fault of what is made
+_CAPABILITIES = "SCHILY.xattr.security.capability"
 _BLOCK = 1 << 20
 _LOOK_AT_DISK = 64 << 20  # bytes between two looks at how much is free
 _RESERVE = 256 << 20  # bytes of the disk that are never filled
@@ -75,11 +78,20 @@ class Unpacker:
                 self._entry(layer, member)
             except ValueError as error:  # a zero byte in a name
                 raise RefusedError(member.name, f"has an impossible name: {error}") from error
+            except OSError as error:
+                if error.errno not in _IMPOSSIBLE:
+                    raise
+                raise RefusedError(member.name, f"cannot be made: {error.strerror}") from error
 
     def finish(self) -> None:
-        """Give the folders their rights: with these nothing more could be put into some of them."""
-        for path, member in sorted(self._folders.items(), reverse=True):
-            if _is_folder(path):
+        """Give the folders their rights: with these nothing more could be put into some of them.
+
+        They are looked for anew, from the root: a later layer may have put a link in the place of a folder above them, and
+        then their old path leads out of the image.
+        """
+        for name, _, _ in os.walk(self._root, topdown=False):
+            path = Path(name)
+            if member := self._folders.get(path):
                 self._own(path, member)
                 path.chmod(member.mode & 0o7777)
                 _set_time(path, member)
@@ -106,6 +118,8 @@ class Unpacker:
             _set_time(path, member)
         elif member.islnk():
             self._hard_link(path, member)
+        elif member.type not in tarfile.SUPPORTED_TYPES:
+            raise RefusedError(member.name, f"is of a kind that nobody knows: {member.type!r}")
         else:
             self.left_out["device files" if member.isdev() and not member.isfifo() else "pipes and sockets"] += 1
             self._replace(path)
@@ -131,8 +145,9 @@ class Unpacker:
             try:
                 mode = following.lstat().st_mode
             except FileNotFoundError:
-                following.mkdir()
+                self._make_folder(following, name)
                 following.chmod(0o755)
+                self._folders.pop(following, None)  # rights of one that had this name before
                 mode = stat.S_IFDIR
             if stat.S_ISLNK(mode):
                 links += 1
@@ -175,11 +190,20 @@ class Unpacker:
     def _folder(self, path: Path, member: tarfile.TarInfo) -> None:
         if not _is_folder(path):
             self._replace(path)
-            path.mkdir(mode=0o700)
+            self._make_folder(path, member.name)
         self._folders[path] = member
 
+    def _make_folder(self, path: Path, name: str) -> None:
+        if len(path.parts) - len(self._root.parts) > _DEEPEST:
+            raise RefusedError(name, f"lies in more than {_DEEPEST} folders")
+        path.mkdir(mode=0o700)
+
     def _file(self, path: Path, layer: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        if member.issparse():
+            raise RefusedError(member.name, "is stored with holes")
         self._replace(path)
+        if member.size >= _LOOK_AT_DISK:
+            self._require_space(member.size)
         content = layer.extractfile(member)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -189,6 +213,8 @@ class Unpacker:
             self._own(descriptor, member)
             if member.mode & (stat.S_ISUID | stat.S_ISGID):
                 self.left_out["set-user-ID and set-group-ID bits"] += 1
+            if _CAPABILITIES in member.pax_headers:
+                self.left_out["file capabilities"] += 1
             os.fchmod(descriptor, member.mode & 0o1777)
             _set_time(descriptor, member)
 
@@ -231,8 +257,10 @@ class Unpacker:
             return
         try:
             os.chown(path, member.uid, member.gid, follow_symlinks=isinstance(path, int))
-        except (OSError, OverflowError) as error:
-            if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EPERM):
+        except OverflowError as error:
+            raise RefusedError(member.name, f"has an impossible owner: {error}") from error
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EPERM):
                 raise
             self.owners = False  # root of a container, who has few users or one
 
@@ -240,10 +268,14 @@ class Unpacker:
         self.size += count
         self._unlooked += count
         if self._unlooked >= _LOOK_AT_DISK:
-            self._unlooked = 0
-            disk = shutil.disk_usage(self._root)
-            if disk.free < min(_RESERVE, disk.total // 20):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+            self._require_space(0)
+
+    def _require_space(self, size: int) -> None:
+        """End before a disk is full to the brim, and before writing what does not fit anyway."""
+        self._unlooked = 0
+        disk = shutil.disk_usage(self._root)
+        if disk.free - size < min(_RESERVE, disk.total // 20):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -261,7 +293,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _set_time(path: Path | int, member: tarfile.TarInfo) -> None:
-    when = min(max(float(member.mtime), 0.0), float(_LATEST))
+    when = min(max(0.0, float(member.mtime)), float(_LATEST))  # in this order 0 stands for what is no number, too
     os.utime(path, (when, when), follow_symlinks=isinstance(path, int))
 
 
