@@ -60,6 +60,22 @@ def test_the_image_of_this_computer_is_chosen_among_several_and_statements_are_n
     assert archive.name == "docker.io/trainyard/several:2"
 
 
+def test_images_for_other_computers_need_not_be_in_the_archive(tmp_path: Path) -> None:
+    """`docker save` writes the index of all platforms, and the content of the one that it pulled."""
+    layout = Layout(SMALL)
+    layout.platform = {"os": "linux", "architecture": this_architecture()}
+    missing = {
+        "digest": "sha256:" + "0" * 64,
+        "size": 500,
+        "platform": {"os": "linux", "architecture": "s390x"},
+    }
+    layout.others = [missing]
+    assert read(layout.write(tmp_path / "a.tar")).name == "trainyard/small:1"
+    layout.index = {"manifests": [missing]}
+    with pytest.raises(LocalClusterError, match="its image is for linux/s390x"):
+        read(layout.write(tmp_path / "b.tar"))
+
+
 def test_an_image_for_other_computers_is_refused(tmp_path: Path) -> None:
     layout = Layout(SMALL)
     layout.config["architecture"] = "s390x"
@@ -118,6 +134,71 @@ def _zstd(layout: Layout) -> None:
     layout.layers = [layout.add(b"\x28\xb5\x2f\xfd0000")]
 
 
+def _content(layout: Layout, content: bytes) -> None:
+    layout.layers = [layout.add(gzip.compress(content))]
+    layout.config["rootfs"]["diff_ids"] = [sha256(content)]
+
+
+def _with_header(change: Callable[[tarfile.TarInfo], None], body: bytes = b"") -> Callable[[Layout], None]:
+    """A layer of one honest file, one with a header that was changed, and another honest file."""
+
+    def act(layout: Layout) -> None:
+        odd = tarfile.TarInfo("odd")
+        change(odd)
+        filled = body + bytes(-len(body) % 512)
+        _content(layout, SMALL[:1024] + odd.tobuf(tarfile.GNU_FORMAT) + filled + SMALL)
+
+    return act
+
+
+def _negative(header: tarfile.TarInfo) -> None:
+    header.size = -512
+
+
+def _unknown_negative(header: tarfile.TarInfo) -> None:
+    header.size, header.type = -1024, b"Z"
+
+
+def _old_sparse(header: tarfile.TarInfo) -> None:
+    header.type = tarfile.GNUTYPE_SPARSE
+
+
+def _extension(text: str) -> Callable[[Layout], None]:
+    def change(header: tarfile.TarInfo) -> None:
+        header.type, header.size = tarfile.XHDTYPE, len(text)
+
+    return _with_header(change, text.encode())
+
+
+def _record(key: str, value: str) -> str:
+    length = len(key) + len(value) + 3
+    while len(f"{length} {key}={value}\n") != length:
+        length += 1
+    return f"{length} {key}={value}\n"
+
+
+def _damaged_header(layout: Layout) -> None:
+    _content(layout, SMALL[:1024] + b"x" * 512 + SMALL)
+
+
+def _thousands_of_extensions(layout: Layout) -> None:
+    header = tarfile.TarInfo("x")
+    header.type = tarfile.XHDTYPE
+    _content(layout, header.tobuf() * 5000 + SMALL)
+
+
+def _setting(**config: object) -> Callable[[Layout], None]:
+    def change(layout: Layout) -> None:
+        layout.config["config"] = config
+
+    return change
+
+
+def _escape_sequences(layout: Layout) -> None:
+    _two(layout)
+    layout.name = "trainyard/\x1b]0;pwned\x07"
+
+
 def _no_digest(layout: Layout) -> None:
     layout.layers[0]["digest"] = "sha256:../../../../etc/passwd"
 
@@ -141,6 +222,19 @@ def _index(value: object) -> Callable[[Layout], None]:
         (_fewer, "disagree about the layers"),
         (_huge_header, "a header of"),
         (_zstd, "compressed by zstd"),
+        (_damaged_header, "a header in it: "),
+        (_with_header(_negative), "a size of -512 bytes"),
+        (_with_header(_unknown_negative), "a size of -1024 bytes"),
+        (_with_header(_old_sparse), "stored with holes"),
+        (_extension(_record("size", "-512")), "a size of -512 bytes"),
+        (_extension(_record("GNU.sparse.map", "0,x")), "damaged or cut short"),
+        (_extension(_record("GNU.sparse.size", "9" * 5000)), "damaged or cut short"),
+        (_extension(_record("GNU.sparse.major", "1") + _record("GNU.sparse.minor", "0")), "stored with holes"),
+        (_thousands_of_extensions, "recursion"),
+        (_setting(Env=["A=1", None]), "Env of its configuration is no list of texts"),
+        (_setting(Cmd="run"), "Cmd of its configuration is no list of texts"),
+        (_setting(User=5), "User of its configuration is no text"),
+        (_escape_sequences, r"trainyard/\\x1b"),
         (_no_digest, "is no sha256 digest"),
         (_index([]), "isn't a JSON object"),
         (_index({}), "isn't what an OCI image archive must be"),
@@ -168,6 +262,12 @@ def test_other_files_are_no_archives(tmp_path: Path) -> None:
         (layer(entry("manifest.json", "[]")), "before 25"),
         (layer(entry("index.json", "{")), "isn't JSON"),
         (layer(entry("index.json", "[" * 200_000)), "isn't JSON"),
+        (layer(entry("index.json", "{}", pax_headers={"size": "9" * 30})), "isn't what an OCI image archive"),
+        (layer(entry("x", pax_headers={"GNU.sparse.size": "x"}), entry("index.json", "{}")), "no tar file"),
+        (
+            layer(entry("x"), entry("y", pax_headers={"GNU.sparse.size": "x"})),
+            "isn't what an OCI image archive must be",
+        ),
         (layer(entry("index.json", type=tarfile.SYMTYPE, linkname="/etc/passwd")), "index.json is missing"),
     ):
         path.write_bytes(content)

@@ -27,6 +27,10 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BLOCK = 1 << 20
 _DEEPEST = 4  # indexes in indexes
+_LISTS, _TEXTS = ("Entrypoint", "Cmd", "Env"), ("User", "WorkingDir", "StopSignal")  # of a configuration
+_OF_HEADERS = (ValueError, OverflowError, RecursionError)
+"""What tarfile ends with, besides its own errors, where a header has impossible numbers or thousands of extensions."""
+_TIME = re.compile(r"[0-9TZ:.+-]{1,40}")
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _WRITE_ONE = (
     "write one: trainyard images build, or buildah push IMAGE oci-archive:FILE, or docker save IMAGE -o FILE (since 25)"
@@ -77,7 +81,7 @@ class Archive:
         self.path = path
         try:
             self._tar = tarfile.open(path, "r:", tarinfo=BoundedHeader)  # noqa: SIM115 - closed by the context manager
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, tarfile.TarError, *_OF_HEADERS) as error:
             raise _unreadable(path, error) from error
         try:
             with self.plain_errors():
@@ -114,7 +118,7 @@ class Archive:
         """Whatever reading it can end with becomes a plain error; for who reads a layer, too."""
         try:
             yield
-        except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
+        except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, *_OF_HEADERS) as error:
             raise DamagedError(self.path, f"it is damaged or cut short: {error}") from error
 
     def _read(self) -> None:
@@ -143,13 +147,14 @@ class Archive:
         self.image_id = config.digest
         document = self._document(config)
         self.architecture = str(document["architecture"])
-        self.created = str(document.get("created") or "")
-        self.config: dict[str, Any] = dict(document.get("config") or {})
+        created = str(document.get("created") or "")
+        self.created = created if _TIME.fullmatch(created) else ""
+        self.config = _settings(document.get("config"))
         self._contents = [_digest(one) for one in document["rootfs"]["diff_ids"]]
         if len(self._contents) != len(self._layers):
             raise DamagedError(self.path, "its manifest and its configuration disagree about the layers")
         if document["os"] != "linux" or self.architecture != this_architecture():
-            self._refuse_platform({f"{document['os']}/{self.architecture}"})
+            self._refuse_platform({_shown(f"{document['os']}/{self.architecture}")})
 
     def _images(self, index: Any, annotations: Mapping[str, str], deepest: int) -> Iterator[_Blob]:
         """All images of an index, those of the indexes in it included; statements about images are none."""
@@ -159,6 +164,9 @@ class Archive:
             blob = _blob(entry, annotations)
             if "vnd.docker.reference.type" in blob.annotations or blob.system == "unknown":
                 continue
+            if not _is_for_here(blob):
+                yield blob  # to be named; an archive need not hold it, and those of `docker save` don't
+                continue
             document = self._document(blob)
             if "manifests" in document:
                 yield from self._images(document, blob.annotations, deepest - 1)
@@ -166,14 +174,13 @@ class Archive:
                 yield blob
 
     def _choose(self, found: list[_Blob]) -> _Blob:
-        here = this_architecture()
-        fitting = [one for one in found if one.architecture in (None, here) and one.system in (None, "linux")]
+        fitting = [one for one in found if _is_for_here(one)]
         unique = {one.digest: one for one in fitting}
         if len(unique) == 1:
             return next(iter(unique.values()))
         if unique:
             names = sorted(
-                {str(one.annotations.get(key)) for one in fitting for key in _NAMES if key in one.annotations}
+                {_shown(one.annotations[key]) for one in fitting for key in _NAMES if key in one.annotations}
             )
             raise DamagedError(
                 self.path,
@@ -181,7 +188,7 @@ class Archive:
                 "write an archive of the one that you want",
             )
         if found:
-            self._refuse_platform({f"{one.system}/{one.architecture}" for one in found})
+            self._refuse_platform({_shown(f"{one.system}/{one.architecture}") for one in found})
         raise DamagedError(self.path, "there is no image in it", _WRITE_ONE)
 
     def _refuse_platform(self, platforms: set[str]) -> None:
@@ -221,12 +228,22 @@ class Archive:
 
 
 class BoundedHeader(tarfile.TarInfo):
-    """A header whose extensions (long names, attributes) fit into memory, whatever it says."""
+    """A header that reading ends with, whatever it says: no endless extension, no way back, no silent end."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """See `tarfile.TarInfo.frombuf`."""
-        made = super().frombuf(buf, encoding, errors)
+        """See `tarfile.TarInfo.frombuf`.
+
+        Raises:
+            tarfile.ReadError: it is damaged, which tarfile itself would take for the end of the archive; or its
+                extensions (long names, attributes) are too large for the memory.
+        """
+        try:
+            made = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if any(buf):
+                raise tarfile.ReadError(f"a header in it: {error}") from error
+            raise  # its end
         extension = made.type in (
             tarfile.XHDTYPE,
             tarfile.XGLTYPE,
@@ -236,7 +253,20 @@ class BoundedHeader(tarfile.TarInfo):
         )
         if extension and made.size > MOST_TEXT:
             raise tarfile.ReadError(f"a header of {made.size} bytes")
+        if made.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"{made.name[:200]!r} is stored with holes")
         return made
+
+    # What follows tells tarfile's own steps apart by their names, as its source invites to do.
+
+    def _block(self, count: int) -> int:
+        if count < 0:  # it would go back, and round and round
+            raise tarfile.ReadError(f"a size of {count} bytes")
+        return -(-count // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+    def _proc_gnusparse_10(self, following: tarfile.TarInfo, *_: object) -> None:
+        """The list of holes lies in the content and has any length."""
+        raise tarfile.ReadError(f"{following.name[:200]!r} is stored with holes")
 
 
 class _Checked:
@@ -314,13 +344,36 @@ def _blob(entry: Any, inherited: Mapping[str, str] | None = None) -> _Blob:
     )
 
 
+def _settings(config: Any) -> dict[str, Any]:
+    """A configuration's `config`, whose values are of the kinds that whoever runs the image relies on."""
+    found: dict[str, Any] = dict(config or {})
+    for key in _LISTS:
+        value = found.get(key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+            raise ValueError(f"{key} of its configuration is no list of texts")
+    for key in _TEXTS:
+        if not isinstance(found.get(key) or "", str):
+            raise TypeError(f"{key} of its configuration is no text")
+    return found
+
+
+def _is_for_here(blob: _Blob) -> bool:
+    """Whether it may be for this computer, as far as its descriptor says."""
+    return blob.architecture in (None, this_architecture()) and blob.system in (None, "linux")
+
+
+def _shown(text: str) -> str:
+    """A text of the archive, for a terminal."""
+    return text if text.isprintable() else ascii(text)
+
+
 def _digest(text: Any) -> str:
     if not isinstance(text, str) or not _DIGEST.fullmatch(text):
         raise ValueError(f"{str(text)[:80]!r} is no sha256 digest")
     return text
 
 
-def _unreadable(path: Path, error: OSError | tarfile.TarError) -> LocalClusterError:
+def _unreadable(path: Path, error: Exception) -> LocalClusterError:
     if isinstance(error, OSError):
         return LocalClusterError(
             f"the image archive {path} can't be read: {error.strerror or error}", remedy="name a file that you can read"

@@ -86,8 +86,8 @@ class Unpacker:
     def finish(self) -> None:
         """Give the folders their rights: with these nothing more could be put into some of them.
 
-        They are looked for anew, from the root: a later layer may have put a link in the place of a folder above them, and
-        then their old path leads out of the image.
+        They are looked for anew, from the root: a later layer may have put a link in the place of a folder above them,
+        and then their old path leads out of the image.
         """
         for name, _, _ in os.walk(self._root, topdown=False):
             path = Path(name)
