@@ -14,7 +14,7 @@ import pytest
 from oci_archives import Layout, as_ordinary_user, entry, folder, layer
 
 from infra.local.errors import LocalClusterError
-from infra.local.images import ImageStore, normalised
+from infra.local.images import ImageStore, StoredImage, normalised
 from infra.local.images.clusters import refresh, running, users
 from infra.local.images.table import entries, write_table
 from infra.local.processes import MARK
@@ -123,6 +123,56 @@ def test_a_name_that_moves_on_takes_the_old_image_away(store: ImageStore, archiv
     new = store.load(Layout(layer(entry("new", "x"))).write(tmp_path / "new.tar"))
     assert not old.rootfs.exists()
     assert [image.rootfs for image in store.images()] == [new.rootfs]
+
+
+def test_an_image_that_is_replaced_stays_under_its_digest_while_pods_run_in_it(
+    store: ImageStore, archive: Path, tmp_path: Path
+) -> None:
+    used: set[str] = set()
+    old = store.load(archive)
+    used.add(old.digest)
+
+    def load(content: str) -> StoredImage:
+        path = Layout(layer(entry("new", content))).write(tmp_path / "new.tar")
+        return store.load(path, in_use=lambda image: image.digest in used)
+
+    new = load("x")
+    assert [image.name for image in store.images()] == ["trainyard/small:1", old.pinned]
+    assert store.find("trainyard/small:1").digest == new.digest
+    assert store.find(old.pinned).rootfs == old.rootfs
+    assert store.find(old.pinned).pinned == old.pinned
+    assert (old.rootfs / "etc/made").exists()
+    assert entries(store.images())[old.pinned]["digest"] == old.digest
+    load("y")
+    assert [image.name for image in store.images()] == ["trainyard/small:1", old.pinned]
+    used.clear()
+    load("z")
+    assert [image.name for image in store.images()] == ["trainyard/small:1"]
+    assert len(left(store)) == len(["names.json", "the image"])
+
+
+def test_an_image_in_use_that_comes_back_has_its_name_again(store: ImageStore, archive: Path, tmp_path: Path) -> None:
+    old = store.load(archive)
+    other = Layout(layer(entry("new", "x"))).write(tmp_path / "new.tar")
+    new = store.load(other, in_use=lambda _: True)
+    assert store.load(archive, in_use=lambda image: image.digest == new.digest) == old
+    assert [image.name for image in store.images()] == ["trainyard/small:1", new.pinned]
+    store.remove(new.pinned)
+    assert store.images() == [old]
+
+
+def test_what_an_interrupted_removal_left_does_not_stop_the_next(store: ImageStore, archive: Path) -> None:
+    image = store.load(archive)
+    half = store.folder / f".unfinished-{image.rootfs.parent.name}"
+    (half / "rootfs").mkdir(parents=True)
+    store.remove(image.name)
+    assert left(store) == ["names.json"]
+
+
+def test_names_that_cannot_be_read_are_said_plainly(store: ImageStore) -> None:
+    (store.folder / "names.json").mkdir(parents=True)
+    with pytest.raises(LocalClusterError, match=r"names\.json can't be read: Is a directory"):
+        store.images()
 
 
 def test_an_archive_that_does_not_say_its_name_needs_one(store: ImageStore, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def load(
     Example: [bold]trainyard images load training.tar --name trainyard/training:cpu[/bold]
     """
     from infra.local.images import ImageStore  # noqa: PLC0415
-    from infra.local.images.clusters import refresh  # noqa: PLC0415
+    from infra.local.images.clusters import refresh, users  # noqa: PLC0415
     from infra.local.images.names import CHECKOUT_IMAGES  # noqa: PLC0415
 
     store, steps = ImageStore(), console.Steps()
@@ -51,7 +51,14 @@ def load(
 
     with steps.step(f"load {archive}"):
         with _archive(archive, store, steps) as path:
-            image = store.load(path, name, reserved=CHECKOUT_IMAGES, progress=progress, note=steps.note)
+            image = store.load(
+                path,
+                name,
+                reserved=CHECKOUT_IMAGES,
+                in_use=lambda image: users(store, image),
+                progress=progress,
+                note=steps.note,
+            )
         clusters = refresh(store, steps.note)
         steps.note(f"{image.name}, {image.size / 1e6:.0f} MB")
     if as_json:

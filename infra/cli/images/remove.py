@@ -39,7 +39,7 @@ def remove(
     def note(text: str) -> None:
         said.print(text, markup=False)
 
-    store.remove(image.name, note=note)
+    store.remove(image.name, in_use=lambda image: users(store, image), note=note)
     clusters = refresh(store, note)
     if as_json:
         console.print_json({"removed": image.name, "clusters": [str(one) for one in clusters]})

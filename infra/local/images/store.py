@@ -32,7 +32,7 @@ class StoredImage:
     """An image under one of its names.
 
     Attributes:
-        name: As the image table spells it.
+        name: As the image table spells it; by digest where pods still run in what another image has replaced.
         digest: Of the manifest: what the name is pinned by.
         image_id: Of the configuration: what its folder is called by.
         rootfs: Its root file system.
@@ -56,7 +56,7 @@ class StoredImage:
     @property
     def pinned(self) -> str:
         """The name by digest, for manifests."""
-        return f"{self.name.rpartition(':')[0]}@{self.digest}"
+        return self.name if _is_pinned(self.name) else f"{self.name.rpartition(':')[0]}@{self.digest}"
 
     def document(self) -> dict[str, Any]:
         """For `--json`."""
@@ -71,6 +71,14 @@ class StoredImage:
             "rootfs": str(self.rootfs),
             "notes": list(self.notes),
         }
+
+
+def _by_nobody(_: StoredImage) -> bool:
+    return False
+
+
+def _is_pinned(name: str) -> bool:
+    return "@" in name
 
 
 class ImageStore:
@@ -90,7 +98,7 @@ class ImageStore:
         Raises:
             LocalClusterError: there is none.
         """
-        wanted = normalised(name)
+        wanted = name if _is_pinned(name) else normalised(name)
         known = self.images()
         for image in known:
             if image.name == wanted:
@@ -107,18 +115,20 @@ class ImageStore:
         name: str | None = None,
         *,
         reserved: frozenset[str] = frozenset(),
+        in_use: Callable[[StoredImage], object] = _by_nobody,
         progress: Callable[[int, int], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> StoredImage:
         """Take an archive's image in, under a name.
 
-        An image that is there already is not unpacked again. When this is interrupted, by whatever, the store stays as
-        it was.
+        An image that is there already is not unpacked again. One that had the name goes, or keeps a name by digest for
+        as long as it is in use. When this is interrupted, by whatever, the store stays as it was.
 
         Args:
             path: An OCI archive.
             name: Its name; else the one that the archive says.
             reserved: Names that only a caller who says `name` may give away.
+            in_use: Says whether pods run in an image.
             progress: Told how many bytes of all have been read.
             note: Told who is waited for.
 
@@ -131,13 +141,26 @@ class ImageStore:
             with self._changing(note):
                 if self._read(archive.image_id) is None:
                     self._unpack(archive, progress)
-                entry = {"id": archive.image_id, "digest": archive.digest}
-                self._write_names({**self._names(), wanted: entry})
-                self._remove_nameless()
+                names = self._names()
+                if (replaced := names.get(wanted)) and replaced["digest"] != archive.digest:
+                    names[f"{wanted.rpartition(':')[0]}@{replaced['digest']}"] = replaced
+                names[wanted] = {"id": archive.image_id, "digest": archive.digest}
+                self._keep(names, in_use)
         return self.find(wanted)
 
-    def remove(self, name: str, *, note: Callable[[str], None] | None = None) -> StoredImage:
+    def remove(
+        self,
+        name: str,
+        *,
+        in_use: Callable[[StoredImage], object] = _by_nobody,
+        note: Callable[[str], None] | None = None,
+    ) -> StoredImage:
         """Forget a name, and the image with its last one.
+
+        Args:
+            name: One of its names.
+            in_use: Says whether pods run in an image; asked of those that others have replaced.
+            note: Told who is waited for.
 
         Returns:
             What was removed.
@@ -147,8 +170,7 @@ class ImageStore:
         """
         with self._plain_errors(), self._changing(note):
             image = self.find(name)
-            self._write_names({other: entry for other, entry in self._names().items() if other != image.name})
-            self._remove_nameless()
+            self._keep({other: entry for other, entry in self._names().items() if other != image.name}, in_use)
         return image
 
     @contextlib.contextmanager
@@ -164,6 +186,16 @@ class ImageStore:
             yield folder
         finally:
             remove_tree(folder)
+
+    def _keep(self, names: dict[str, dict[str, str]], in_use: Callable[[StoredImage], object]) -> None:
+        """Make these the names, but for replaced images that nobody uses; for who holds the lock."""
+        kept = {}
+        for name, entry in names.items():
+            image = self._stored(name, entry)
+            if image and (not _is_pinned(name) or in_use(image)):
+                kept[name] = entry
+        self._write_names(kept)
+        self._remove_nameless()
 
     def _stored(self, name: str, entry: dict[str, str]) -> StoredImage | None:
         facts = self._read(entry["id"])
@@ -197,6 +229,12 @@ class ImageStore:
             return dict(json.loads((self.folder / "names.json").read_bytes())["names"])
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise LocalClusterError(
+                f"{self.folder / 'names.json'} can't be read: {error.strerror}",
+                why="the names of the loaded images are in it",
+                remedy="mend that, or name another folder in TRAINYARD_CACHE_DIR",
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise LocalClusterError(
                 f"{self.folder / 'names.json'} is damaged: {error}",
@@ -255,15 +293,18 @@ class ImageStore:
     def _remove_nameless(self) -> None:
         """Delete images without a name, and what interrupted commands left; for who holds the lock."""
         kept = {self._place(entry["id"]).name for entry in self._names().values()}
-        for path in self.folder.iterdir():
+        found = list(self.folder.iterdir())
+        for path in found:  # first, for one of them may have the name that another one gets
+            if path.name.startswith(_UNFINISHED):
+                if path.is_dir():
+                    remove_tree(path)
+                else:
+                    path.unlink()
+        for path in found:
             if path.name.startswith("sha256-") and path.name not in kept:
                 hidden = path.with_name(f"{_UNFINISHED}{path.name}")
                 path.rename(hidden)  # gone at once, whatever happens while its files are deleted
                 remove_tree(hidden)
-            elif path.name.startswith(_UNFINISHED) and path.is_dir():
-                remove_tree(path)
-            elif path.name.startswith(_UNFINISHED):
-                path.unlink()
 
     @contextlib.contextmanager
     def _changing(self, note: Callable[[str], None] | None) -> Iterator[None]:
