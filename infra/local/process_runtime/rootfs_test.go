@@ -80,6 +80,13 @@ func (n *testNode) startStored(root string, change map[string]any) {
 // stored makes a container one of the image with content.
 func stored(c *runtimeapi.ContainerConfig) { c.Image.Image = storedImage }
 
+// mounted adds a volume.
+func mounted(source, target string) func(*runtimeapi.ContainerConfig) {
+	return func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: source, ContainerPath: target})
+	}
+}
+
 func asRoot(c *runtimeapi.ContainerConfig) {
 	c.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 0}
 }
@@ -214,6 +221,96 @@ func TestLinksOfAnImageLeadNowhereOutsideIt(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `no user "intruder" in the image`) {
 			t.Errorf("a user of the computer's file: %v", err)
 		}
+	})
+}
+
+func TestAVolumeAtALinkOfAnImageStaysInsideIt(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		outside, volume := n.dir+"/outside", n.dir+"/volume"
+		for _, folder := range []string{outside, volume} {
+			must(t, os.Mkdir(folder, 0o777))
+			must(t, os.WriteFile(folder+"/whose", []byte(filepath.Base(folder)+"\n"), 0o644))
+		}
+		up := strings.Repeat("../", 20)
+		n.startStored(n.rootfs(map[string]string{
+			"/absolute": "-> " + outside, "/relative": "-> " + up + outside, "/twice": "-> /relative/below",
+		}), nil)
+		p := n.pod()
+		for _, target := range []string{"/absolute", "/relative", "/twice", "/absolute/new"} {
+			script := "cat " + target + "/whose; echo written >" + target + "/file; ls " + outside
+			text := p.output(script, stored, asRoot, mounted(volume, target))
+			contains(t, text, "volume\n")
+			lacks(t, text, "outside\n")
+		}
+		left, err := filepath.Glob(outside + "/*")
+		must(t, err)
+		expect(t, "what is outside", strings.Join(left, " "), outside+"/whose")
+	})
+}
+
+func TestNothingIsMountedOverTheRootOfAnImage(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		volume := n.dir + "/volume"
+		must(t, os.Mkdir(volume, 0o777))
+		root := n.rootfs(map[string]string{"/data": "-> /", "/work": "-> .."})
+		n.startStored(root, map[string]any{"workingDir": "/work"})
+		p := n.pod()
+		contains(t, p.output("pwd; ls data/etc", stored), "/\n", "made\n")
+		refused := func(what string, change ...func(*runtimeapi.ContainerConfig)) {
+			t.Helper()
+			id, err := p.create("", append(change, stored)...)
+			must(t, err)
+			_, err = n.runtime.StartContainer(n.context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+			if err == nil || !strings.Contains(err.Error(), what+" leads to the root of the container's files") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		refused("/data", mounted(volume, "/data"))
+		refused("/", mounted(volume, "/"))
+		for _, folder := range []string{"/proc", "/sys", "/dev"} {
+			must(t, os.Symlink("/", root+folder))
+			refused(folder)
+			must(t, os.Remove(root+folder))
+		}
+	})
+}
+
+func TestAnImageWithoutUsersRunsByNumber(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		root := n.rootfs(nil)
+		must(t, os.Remove(root+"/etc/passwd"))
+		must(t, os.Remove(root+"/etc/group"))
+		n.startStored(root, map[string]any{"user": "1000:1001"})
+		p := n.pod()
+		contains(t, p.output("id; echo $HOME", stored), "uid=1000 gid=1001", "/\n")
+		_, err := p.create("", stored, security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUsername = "runner"
+		}))
+		if err == nil || !strings.Contains(err.Error(), `no user "runner" in the image`) {
+			t.Errorf("a name: %v", err)
+		}
+	})
+}
+
+func TestAContainerWhoseImageIsTakenAwayCanBeEnded(t *testing.T) {
+	asEachUser(t, func(t *testing.T, n *testNode) {
+		root := n.rootfs(nil)
+		n.startStored(root, nil)
+		id := n.pod().run("echo ready; exec sleep 99", stored)
+		eventually(t, "it is ready", func() bool { return strings.Contains(n.printed(id), "ready") })
+		must(t, os.RemoveAll(root))
+		n.writeImages(map[string]any{shellImage: map[string]any{"entrypoint": []string{"sh"}}})
+		_, err := n.runtime.ExecSync(n.context(), &runtimeapi.ExecSyncRequest{
+			ContainerId: id, Cmd: []string{"ls"}, Timeout: 10,
+		})
+		if err == nil || !strings.Contains(err.Error(), `"ls": executable file not found`) {
+			t.Errorf("a program that is gone: %v", err)
+		}
+		_, err = n.runtime.StopContainer(n.context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1})
+		must(t, err)
+		n.ended(id)
+		_, err = n.runtime.RemoveContainer(n.context(), &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		must(t, err)
 	})
 }
 

@@ -13,7 +13,7 @@ var basicDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // devices makes a small /dev with terminals and shared memory of its own.
 func (v *view) devices() error {
-	dev, err := v.place("/dev", true)
+	dev, err := v.mountPoint("/dev", true)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (v *view) device(source, target string) error {
 	if _, err := os.Stat(source); err != nil {
 		return fmt.Errorf("device: %w", err)
 	}
-	place, err := v.place(target, false)
+	place, err := v.mountPoint(target, false)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (v *view) mount(source, target string, attributes uint64) error {
 	if err != nil {
 		return err
 	}
-	place, err := v.place(target, info.IsDir())
+	place, err := v.mountPoint(target, info.IsDir())
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (v *view) mount(source, target string, attributes uint64) error {
 
 // processes mounts /proc: the container's own processes, or the node's.
 func (v *view) processes() error {
-	target, err := v.place("/proc", true)
+	target, err := v.mountPoint("/proc", true)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (v *view) system() error {
 	if !v.spec.Privileged {
 		attributes |= unix.MOUNT_ATTR_RDONLY
 	}
-	target, err := v.place("/sys", true)
+	target, err := v.mountPoint("/sys", true)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (v *view) volumes() error {
 		if err != nil {
 			return fmt.Errorf("a volume for %s: %w", m.Target, err)
 		}
-		place, err := v.place(m.Target, info.IsDir())
+		place, err := v.mountPoint(m.Target, info.IsDir())
 		if err != nil {
 			return fmt.Errorf("no mount point %s: %w", m.Target, err)
 		}
@@ -170,6 +170,15 @@ func (v *view) place(target string, isDir bool) (string, error) {
 	return v.resolve(target, func(parent, name string, last bool) error {
 		return v.create(parent, name, isDir || !last)
 	})
+}
+
+// mountPoint is place for what covers it. That cannot be the root: all that comes later would lie below the cover.
+func (v *view) mountPoint(target string, isDir bool) (string, error) {
+	path, err := v.place(target, isDir)
+	if err == nil && path == v.root {
+		return "", fmt.Errorf("%s leads to the root of the container's files, over which nothing can be mounted", target)
+	}
+	return path, err
 }
 
 // find gives the path below the new root that target leads to, if there is one.
