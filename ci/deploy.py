@@ -4,9 +4,9 @@
     python -m ci.deploy up prod --approved reports       # changes; after the approval
 
 `plan` leaves a report and its fingerprint: the hash of every step and value in it, secrets as "[secret]". `up` looks
-again, ends where anything differs from what was approved (the cloud, or the record, has changed since), and has the
-engine do no more than it has just planned. The engine's plan holds the stack's secrets, if encrypted, so it is made and
-used by one process on one machine, in a folder that only it can read, and never leaves it.
+again, ends where anything differs from what was approved (the cloud, or the record, has changed since), and holds the
+engine to what it has just planned, once there is something to lose. The engine's plan holds the stack's secrets, if
+encrypted, so it is made and used by one process on one machine, in a folder that only it can read, and never leaves it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,23 +94,44 @@ def bring_up(workspace: Workspace, approved: str) -> None:
     """
     from infra.cli.console import Steps  # noqa: PLC0415
     from infra.cli.workspace import MUTATING, PREVIEWING  # noqa: PLC0415
+    from infra.engine import EngineRunError  # noqa: PLC0415
 
     steps = Steps()
     with tempfile.TemporaryDirectory(prefix="ty-") as folder:  # readable for its owner only
         planned = Path(folder) / "plan.json"
         now = look(workspace, PREVIEWING, planned)
-        if now != approved:
+        if now.fingerprint != approved:
             raise StepError(
                 f"what `up` would do to {workspace.stack} is not what was approved of: its record or the cloud has"
                 " changed since. Nothing was done. Run this workflow again, and look at the new plan"
             )
         with steps.step(f"stack {workspace.stack}, as planned"):
-            summary = workspace.engine(MUTATING).run("up", steps.note, plan=planned)
+            # Before a chart has brought its kinds, the Kubernetes provider does not know which of them have namespaces,
+            # and plans what it will not do: a plan of a first creation breaks in the middle. Nothing is there to lose.
+            held = None if now.first else planned
+            try:
+                summary = workspace.engine(MUTATING).run("up", steps.note, plan=held)
+            except EngineRunError as error:
+                if "violates plan" not in str(error):
+                    raise
+                raise StepError(
+                    f"{error}\nThe engine wanted more than it had planned, and was stopped; what was done until then is"
+                    " recorded. Run this workflow again: the new plan says what is left, and is to be approved of"
+                ) from error
             steps.note(summary.sentence(done=True))
 
 
-def look(workspace: Workspace, process: str, planned: Path | None = None) -> str:
-    """The fingerprint of what `up` would do now; the engine's plan of it goes to a file."""
+@dataclass(frozen=True)
+class Look:
+    """What `up` would do now."""
+
+    fingerprint: str
+    first: bool
+    """Everything is new: the stack is created."""
+
+
+def look(workspace: Workspace, process: str, planned: Path | None = None) -> Look:
+    """What `up` would do now; the engine's plan of it goes to a file."""
     import dataclasses  # noqa: PLC0415
     from datetime import UTC, datetime  # noqa: PLC0415
 
@@ -122,7 +144,8 @@ def look(workspace: Workspace, process: str, planned: Path | None = None) -> str
     report = build(from_events(events, stack=workspace.stack), today=datetime.now(UTC).date())
     if report.fails():
         raise StepError(f"{workspace.stack}: " + "; ".join(one.sentence for one in report.failures))
-    return fingerprint(document(report))
+    found = document(report)
+    return Look(fingerprint(found), first=set(found["changes"]) <= {"create", "read"})
 
 
 def up(stack: str, folder: Path) -> int:
