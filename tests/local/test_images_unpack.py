@@ -1,5 +1,6 @@
 """Layers become a folder as the image format says, and hostile ones become nothing."""
 
+import contextlib
 import io
 import os
 import stat
@@ -290,6 +291,18 @@ def test_an_ordinary_user_gets_closed_folders_and_can_delete_them(short_tmp: Pat
         remove_tree(short_tmp / "root")
 
     as_ordinary_user(short_tmp, act)
+
+
+def test_a_tree_deeper_than_any_stack_is_removed(tmp_path: Path) -> None:
+    """As a program of a pod may leave one."""
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    with contextlib.chdir(deep):
+        for _ in range(3000):
+            Path("folder").mkdir()
+            os.chdir("folder")
+    remove_tree(deep)
+    assert not deep.exists()
 
 
 def test_root_keeps_the_owners(tmp_path: Path) -> None:
