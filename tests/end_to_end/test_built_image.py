@@ -42,12 +42,17 @@ def stack() -> Iterator[Stack]:
         yield made
 
 
-def shell_image(path: Path) -> Path:
-    """An archive with the computer's own shell and a few programs, under the name trainyard/shell:1."""
+def shell_image(path: Path, made: str = "of the image") -> Path:
+    """An archive with the computer's own shell and a few programs, under the name trainyard/shell:1.
+
+    Args:
+        path: Where it is written.
+        made: What is in its /etc/made.
+    """
     files: dict[str, bytes] = {
         "etc/passwd": b"root:x:0:0::/:/tools/sh\ntrainer:x:65532:65532::/workspace:/tools/sh\n",
         "etc/group": b"root:x:0:\ntrainer:x:65532:\n",
-        "etc/made": b"of the image\n",
+        "etc/made": f"{made}\n".encode(),
     }
     for name in PROGRAMS:
         program = shutil.which(name)
@@ -152,7 +157,7 @@ def test_an_elastic_job_by_digest_runs_in_the_image_and_sees_nothing_of_the_comp
     assert list(Path(loaded["rootfs"], "tmp").iterdir()) == []
 
 
-def test_an_image_in_use_is_removed_only_by_force_and_is_unknown_then(stack: Stack, loaded: Any) -> None:
+def test_an_image_in_use_goes_neither_by_removal_nor_by_another_one_of_its_name(stack: Stack, loaded: Any) -> None:
     job = shell_job("holding", loaded["name"], "while :; do sleep 1; done")
     stack.submit(job)
     pod = ("get", "pod", "-n", "training", "holding-worker-0", "-o", "jsonpath={.status.phase}")
@@ -162,10 +167,16 @@ def test_an_image_in_use_is_removed_only_by_force_and_is_unknown_then(stack: Sta
     eventually("the pod runs", lambda: stack.kubectl(*pod) == "Running")
     _, err = stack.run("images", "remove", loaded["name"], code=1)
     assert "trainyard/shell:1 is in use by training/holding-worker-0" in err
+    another = stack.json("images", "load", shell_image(stack.folder / "another.tar", "of another image"))
+    listed = {image["name"]: image["digest"] for image in stack.json("images", "list")["images"]}
+    assert listed == {loaded["name"]: another["digest"], loaded["pinned"]: loaded["digest"]}
+    cat = ("exec", "-n", "training", "holding-worker-0", "--", "cat", "/etc/made")
+    assert stack.kubectl(*cat) == "of the image\n"
     stack.kubectl("delete", "elasticjob", "-n", "training", "holding", "--wait=true")
     eventually("the pod is gone", lambda: "holding" not in stack.kubectl("get", "pods", "-n", "training", "-o", "name"))
     eventually("its container, too", lambda: not _users(stack))
     stack.run("images", "remove", loaded["name"])
+    assert stack.json("images", "list")["images"] == []
     assert not Path(loaded["rootfs"]).exists()
     stack.submit(shell_job("orphan", loaded["name"], "true"))
     select = "involvedObject.name=orphan-worker-0"
