@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -51,12 +52,17 @@ def main() -> None:
 
 
 def _require_output() -> None:
-    """End where stdout is closed (`>&-`): the next file that is opened would be it. Who closes stderr wants no word."""
+    """End where stdout is closed (`>&-`): the next file that is opened would be it. Who closes stderr wants no word.
+
+    What the encoding of the output lacks, as in a log of ASCII, is written as its code point.
+    """
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - to the end
     if sys.stdout is None:
         sys.stderr.write("trainyard: stdout is closed, so that no result can be shown; >/dev/null hides it as well\n")
         sys.exit(1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 _signals: list[int] = []

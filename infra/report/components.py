@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.report.inputs import mapping, mappings, text
+from infra.report.inputs import mapping, mappings, pool_name, text
 from infra.report.preview import Resource
 
 KUBERNETES = "kubernetes"
@@ -71,10 +71,8 @@ def _machine_image(group: Resource) -> Iterator[Component]:
     if not release:
         return
     name = "bottlerocket-release" if kind.startswith("BOTTLEROCKET") else "al2023-release"
-    labels = mapping(group.inputs.get("labels"))
-    where = text(labels.get("trainyard.dev/pool")) or text(group.inputs.get("nodeGroupName")) or group.name
     empty_only = group.inputs.get("capacityType") == "CAPACITY_BLOCK"
-    yield Component(name, where, release, empty_only=empty_only)
+    yield Component(name, pool_name(group), release, empty_only=empty_only)
 
 
 def _chart(one: Resource) -> Iterator[Component]:

@@ -13,7 +13,17 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from infra.catalog.prices import STALE_AFTER, Price, PriceTable, ServicePrice, price_table
-from infra.report.inputs import Template, mapping, number, region_of, strings, template_of, text
+from infra.report.inputs import (
+    NODE_GROUP,
+    Template,
+    mapping,
+    number,
+    pool_names,
+    region_of,
+    template_of,
+    text,
+    types_of,
+)
 from infra.report.preview import UNKNOWN, Resource
 
 HOURS_OF_MONTH = Decimal(730)
@@ -376,6 +386,7 @@ class _Reckoning:
 
     def __post_init__(self) -> None:
         self.region = region_of(self.resources)
+        self.names = pool_names(self.resources)
 
     def of(self, kind: str) -> list[Resource]:
         """Resources of a type."""
@@ -384,13 +395,13 @@ class _Reckoning:
     # --- machines -----------------------------------------------------------------------------------------------------
 
     def pools(self) -> list[Pool]:
-        return sorted((self._pool(one) for one in self.of("aws:eks/nodeGroup:NodeGroup")), key=_gpus_first)
+        return sorted((self._pool(one) for one in self.of(NODE_GROUP)), key=_gpus_first)
 
     def _pool(self, group: Resource) -> Pool:
         from infra.catalog.instance_types import instance_types  # noqa: PLC0415 - a large table
 
         template = template_of(group, self.resources)
-        types = _types(group, template)
+        types = types_of(group, template)
         scaling = mapping(group.inputs.get("scalingConfig"))
         low, high = number(scaling.get("minSize")), number(scaling.get("maxSize"))
         capacity = _capacity(group)
@@ -405,7 +416,7 @@ class _Reckoning:
         paid = (high if capacity == "capacity-block" else low), high
         at_min, at_max = (None if each is None or count is None else each * count for count in paid)
         return Pool(
-            name=pool_name(group),
+            name=self.names[group.urn],
             kind="pool",
             reckoned=f"{_counts(low, high)} x {' or '.join(types) or 'unknown type'}, {capacity}",
             at_min=at_min,
@@ -448,11 +459,11 @@ class _Reckoning:
 
     def _disks(self) -> Iterator[Part]:
         """Root and other disks of the machines, which come and go with them."""
-        for group in sorted(self.of("aws:eks/nodeGroup:NodeGroup"), key=pool_name):
+        for group in sorted(self.of(NODE_GROUP), key=lambda one: self.names[one.urn]):
             scaling = mapping(group.inputs.get("scalingConfig"))
             low, high = number(scaling.get("minSize")), number(scaling.get("maxSize"))
             template = template_of(group, self.resources)
-            name = f"disks of {pool_name(group)}"
+            name = f"disks of {self.names[group.urn]}"
             sizes = _disk_sizes(group, template)
             if sizes is None:
                 self._uncounted(name, "their size is the machine image's own, or not known yet")
@@ -622,7 +633,7 @@ class _Reckoning:
 
 _COUNTED = frozenset(
     {
-        "aws:eks/nodeGroup:NodeGroup",
+        NODE_GROUP,
         "aws:eks/cluster:Cluster",
         "aws:ec2/natGateway:NatGateway",
         "aws:ec2/eip:Eip",
@@ -679,23 +690,8 @@ _FREE = frozenset(
 are free, add-ons run on the pools."""
 
 
-def pool_name(group: Resource) -> str:
-    """The name that people know a node group by: its pool's, where the program labels the nodes with it."""
-    label = text(mapping(group.inputs.get("labels")).get("trainyard.dev/pool"))
-    return label or text(group.inputs.get("nodeGroupName")) or group.name
-
-
 def _gpus_first(pool: Pool) -> tuple[bool, str]:
     return (pool.gpus == 0, pool.name)
-
-
-def _types(group: Resource, template: Template | None) -> tuple[str, ...]:
-    named = strings(group.inputs.get("instanceTypes"))
-    if named or "instanceTypes" in group.inputs:
-        return named
-    if template:
-        return (template.instance_type,) if template.instance_type else ()
-    return ("t3.medium",) if "launchTemplate" not in group.inputs else ()  # EKS's own choice
 
 
 def _capacity(group: Resource) -> Capacity:

@@ -10,7 +10,7 @@ from infra.catalog.instance_types import InstanceType, instance_types
 from infra.catalog.known_bad import KnownBad, bad_versions, conditions_of
 from infra.catalog.ranges import in_range
 from infra.report.components import NO_VERSION, Component, components, kubernetes_of
-from infra.report.inputs import mapping, strings, template_of, text
+from infra.report.inputs import NODE_GROUP, mapping, pool_name, template_of, text, types_of
 from infra.report.preview import Resource
 
 _KERNEL_6_12 = ">=1.31,<1.36"
@@ -49,7 +49,7 @@ def findings(resources: Iterable[Resource]) -> tuple[Finding, ...]:
     everything = list(resources)
     found = components(everything)
     kubernetes = kubernetes_of(found)
-    pools = [_machines(one, everything, kubernetes) for one in everything if one.type == "aws:eks/nodeGroup:NodeGroup"]
+    pools = [_machines(one, everything, kubernetes) for one in everything if one.type == NODE_GROUP]
     stack = _of_stack(found)
     hits: dict[tuple[str, str], tuple[KnownBad, str, list[str]]] = {}
 
@@ -108,8 +108,7 @@ def _of_stack(found: Iterable[Component]) -> frozenset[str]:
 def _machines(group: Resource, resources: list[Resource], kubernetes: str) -> _Machines:
     template = template_of(group, resources)
     labels = mapping(group.inputs.get("labels"))
-    named = strings(group.inputs.get("instanceTypes")) or ((template.instance_type,) if template else ())
-    types = [instance_types()[name] for name in named if name in instance_types()]
+    types = [instance_types()[name] for name in types_of(group, template) if name in instance_types()]
     efa = bool(template and template.efa)
     holds = frozenset[str]().union(*(_conditions(one, efa=efa) for one in types))
     if group.inputs.get("capacityType") == "CAPACITY_BLOCK" or (template and template.reserved):
@@ -121,7 +120,7 @@ def _machines(group: Resource, resources: list[Resource], kubernetes: str) -> _M
     if kind.startswith("AL2023") and minor[:1].isdigit() and in_range(minor, _KERNEL_6_12):
         holds |= {"kernel-6-12"}
     return _Machines(
-        pool=text(labels.get("trainyard.dev/pool")) or text(group.inputs.get("nodeGroupName")) or group.name,
+        pool=pool_name(group),
         labels=labels,
         conditions=holds,
         driver=_driver(group),

@@ -64,6 +64,7 @@ _EVENTS = {
     "stdoutEvent",
     "summaryEvent",
 }
+_MOST = 10**18  # what is larger counts nothing
 _CLOSING = {"preview failed", "update failed"}
 """The engine's last words about any failure; they name no cause."""
 _CANNOT_RUN = re.compile(r"^can't run policy '[^']*' from policy pack '[^']*' during preview: ")
@@ -647,4 +648,6 @@ def _texts(raw: Any) -> tuple[str, ...]:
 
 
 def _number(raw: Any) -> float:
-    return float(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else 0.0
+    """A number that people count or measure time with; 0 where it is none, or infinite."""
+    known = isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < _MOST
+    return float(raw) if known else 0.0

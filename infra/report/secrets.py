@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -102,6 +103,8 @@ def scrub(value: Any, depth: int = 0) -> Any:
         return _mapping(value, depth)
     if isinstance(value, list):
         return [scrub(one, depth + 1) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # Python reads and writes NaN, which is no JSON
     return value
 
 

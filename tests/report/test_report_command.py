@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,14 @@ def test_shells_of_windows_write_other_encodings(preview: Any, saved: Any, encod
     ran = preview("--from", saved(lines(GOOD).encode(encoding)))
     assert ran.code == 0, ran.err
     assert "größe" in ran.out
+
+
+def test_a_log_that_takes_only_ascii_gets_the_rest_as_code_points(saved: Any) -> None:
+    command = [sys.executable, "-m", "infra", "preview", "--from", str(saved(lines(GOOD)))]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "gr\\xf6\\xdfe" in ran.stdout
 
 
 def test_broken_policies_end_with_code_1_unless_one_does_not_want_it(preview: Any, saved: Any) -> None:

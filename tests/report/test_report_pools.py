@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from report_previews import NODE_GROUP, UNKNOWN_TEXT, lines, step, summary
 
+from infra.report.inputs import LAUNCH_TEMPLATE
 from infra.report.markdown import markdown
 from infra.report.model import build
-from infra.report.pools import LAUNCH_TEMPLATE, Pool, pools
+from infra.report.pools import Pool, pools
 from infra.report.preview import from_events, from_text
 
 GROUP = {
