@@ -30,7 +30,6 @@ from infra.cli.console import table
 
 LIMIT_SECONDS = 20.0
 _LOOK_SECONDS = 0.2
-STAND_INS = ("kube-apiserver", "etcd", "moto.server")
 PROGRAMS = {  # by a part of the command line, the first that fits
     "pulumi.policy": "policy packs",
     "pulumi-language-python": "Pulumi programs (Python)",
@@ -56,23 +55,23 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self._folder = str(folder)
         self.ended = threading.Event()
-        self._since = time.time()
         self._seen: dict[int, tuple[str, float]] = {}
 
     def run(self) -> None:
         """Look until told that it has ended."""
         while not self.ended.wait(_LOOK_SECONDS):
-            for process in psutil.process_iter(["create_time", "cmdline"]):
-                if process.info["create_time"] < self._since:
-                    continue
+            for process in psutil.process_iter(["cmdline"]):
                 command = " ".join(process.info["cmdline"] or ())
                 program = next((name for part, name in PROGRAMS.items() if part in command), None)
                 try:
-                    if program and (self._folder in command or self._folder in str(process.environ())):
+                    if program and self._is_ours(process, command):
                         times = process.cpu_times()
                         self._seen[process.pid] = program, times.user + times.system
                 except psutil.Error:
                     continue
+
+    def _is_ours(self, process: psutil.Process, command: str) -> bool:
+        return any(self._folder in text for text in (command, process.cwd(), str(process.environ())))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -81,11 +80,6 @@ class Watch(threading.Thread):
         for program, seconds in self._seen.values():
             found[program] += seconds
         return dict(sorted(found.items(), key=lambda one: -one[1]))
-
-    @property
-    def of_stand_ins(self) -> float:
-        """Of what nobody waits for: the system does not count these as ours."""
-        return sum(self.seconds[PROGRAMS[name]] for name in STAND_INS)
 
 
 def once(folder: Path) -> dict[str, Any]:
@@ -99,15 +93,15 @@ def once(folder: Path) -> dict[str, Any]:
     seconds = time.monotonic() - begin
     watch.ended.set()
     watch.join()
-    failed = [one.stack for one in results if one.document is None]
-    if failed:
-        raise SystemExit(f"no preview of {', '.join(failed)}: {results[0].log[-2000:]}")
+    for one in results:
+        if not (one.document or {}).get("complete"):
+            raise SystemExit(f"the preview of {one.stack} is not complete, so that its time says nothing: {one.log}")
     return {
         "seconds": seconds,
         "parts": timings,
         "stacks": {one.stack: one.seconds for one in results},
         "resources": {one.stack: sum((one.document or {})["changes"].values()) for one in results},
-        "processor_seconds": _processor() - before + watch.of_stand_ins,
+        "processor_seconds": _processor() - before,
         "programs": watch.seconds,
         "load_before": os.getloadavg()[0],
     }

@@ -113,7 +113,7 @@ def _stand_ins(wanted: Wanted, folder: Path, timings: dict[str, float]) -> Itera
             yield lender
         finally:
             begin = time.monotonic()
-            lender.down()
+            lender.down(at_once=True)
             timings["end of the stand-ins"] = time.monotonic() - begin
     except TrainyardError as error:
         raise StepError(f"the stand-ins of AWS and the cluster do not start: {error}") from error

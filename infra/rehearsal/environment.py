@@ -125,14 +125,18 @@ class Rehearsal:
         connection.write(state)
         state.write(state.path(_BORROWED), f"{self.state.directory}\n")
 
-    def down(self) -> list[str]:
+    def down(self, *, at_once: bool = False) -> list[str]:
         """End every process and delete the folder.
+
+        Args:
+            at_once: without a word before: nobody needs what they would still write.
 
         Returns:
             The names of the processes that ran.
         """
         with self.state.lock(note=self._progress.note), self._progress.step("stand-ins"):
-            ended = self._processes.stop(KWOK, VOLUMES, moto.NAME, grace=2.0)
+            ended = self._processes.stop(*self._processes.running(), grace=0.0) if at_once else []
+            ended += self._processes.stop(KWOK, VOLUMES, moto.NAME, grace=2.0)
             ended += self._control_plane.down()
             ended += self._processes.stop(*self._processes.running())  # the engine's leftovers
             self._delete_folder()
