@@ -293,6 +293,20 @@ def test_an_ordinary_user_gets_closed_folders_and_can_delete_them(short_tmp: Pat
     as_ordinary_user(short_tmp, act)
 
 
+def test_a_root_who_has_few_users_is_told_that_owners_are_lost(short_tmp: Path) -> None:
+    """As in a container that maps some user IDs only; any user can play it."""
+
+    def act() -> None:
+        (short_tmp / "root").mkdir()
+        unpacker = Unpacker(short_tmp / "root")
+        unpacker.owners = True
+        with tarfile.open(fileobj=io.BytesIO(layer(entry("a", "x", uid=7), entry("b", "x", uid=7)))) as opened:
+            unpacker.layer(opened)
+        assert list(described(unpacker.left_out)) == ["1 owner that cannot be given here, and all after it"]
+
+    as_ordinary_user(short_tmp, act)
+
+
 def test_a_tree_deeper_than_any_stack_is_removed(tmp_path: Path) -> None:
     """As a program of a pod may leave one."""
     deep = tmp_path / "deep"

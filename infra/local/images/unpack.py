@@ -263,6 +263,7 @@ class Unpacker:
             if error.errno not in (errno.EINVAL, errno.EPERM):
                 raise
             self.owners = False  # root of a container, who has few users or one
+            self.left_out["owner that cannot be given here, and all after it"] += 1
 
     def _written(self, count: int) -> None:
         self.size += count
