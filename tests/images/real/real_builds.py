@@ -179,6 +179,7 @@ class Container:
         self.configuration = json.loads(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
         self._name = buildah("from", image)
         self.root = Path(buildah("mount", self._name))
+        (self.root / "etc" / "hosts").write_text("127.0.0.1 localhost\n")  # which runtimes write too
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -188,14 +189,15 @@ class Container:
             environment=shlex.join(variables), command=shlex.join([*self.configuration["Entrypoint"], *arguments])
         )
         given = [str(self.root), self.configuration["User"], self.configuration["WorkingDir"]]
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", *given]
+        command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh", *given]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._started.append(process)
         return process
 
     def close(self) -> None:
         for process in self._started:
-            process.kill()  # unshare takes the namespace with it
+            for first in psutil.Process(process.pid).children() if process.poll() is None else ():
+                first.kill()  # and with it its namespace; unshare's own way ends where its child changes its user
             process.communicate()
         buildah("umount", self._name)
         buildah("rm", self._name)

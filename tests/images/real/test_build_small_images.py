@@ -186,7 +186,7 @@ def test_sigterm_to_process_1_ends_the_controller_in_order(controller: Twice) ->
     with container(controller.first.tag) as made:
         (made.root / "workspace" / "kubeconfig").write_text(json.dumps(KUBECONFIG))
         process = made.start("--lease-namespace", "here", "--metrics-port", "0", KUBECONFIG="/workspace/kubeconfig")
-        first_lines = lines(process, until="cannot be reached")
+        first_lines = lines(process, until='"started"')
         first = process_1(process)
         assert first.name() == "tini"
         assert first.uids().real == 65532
