@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -121,13 +121,20 @@ def regions() -> tuple[str, ...]:
 def stale_warning(shown: Iterable[Price], today: date) -> str | None:
     """What to say beside prices that are older than `STALE_AFTER`; None where none is."""
     figures = list(shown)
-    old = [one for one in figures if one.is_stale(today)]
+    return old_prices([one.as_of for one in figures], today, next((one.region for one in figures), None))
+
+
+def old_prices(days: Sequence[date], today: date, region: str | None) -> str | None:
+    """What to say of prices that held at these days, of one region; None where none is older than `STALE_AFTER`."""
+    old = [day for day in days if today - day > STALE_AFTER]
     if not old:
         return None
-    oldest = min(old, key=lambda one: one.as_of)
+    number = f"All {len(old)}" if len(old) == len(days) else f"{len(old)} of {len(days)}"
+    told = "prices are" if len(old) > 1 else "price is" if len(days) == 1 else "prices is"
     return (
-        f"{len(old)} of {len(figures)} prices older than {STALE_AFTER.days} days, the oldest of {oldest.as_of}. "
-        f"`trainyard gpus --refresh --region {oldest.region}` compares them with AWS's."
+        f"{'The only' if len(days) == 1 else number} {told} older than {STALE_AFTER.days} days,"
+        f" {'the oldest ' if len(set(old)) > 1 else ''}of {min(old)}."
+        f" `trainyard gpus --refresh --region {region or 'R'}` compares those of machines with AWS's."
     )
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FROM = "the stack's program, run without an engine and without AWS"
 """Where the figures come from, for people."""
-_LEAST = Decimal("0.005")
-"""What would be shown as nothing, although it is something."""
 
 
 def register(app: typer.Typer) -> None:
@@ -204,7 +202,7 @@ def _document(stack: str, after: Cost, difference: Delta | None, against: str | 
 def _usd(amount: Usd | None) -> str:
     if amount is None:
         return "unknown"
-    return "<0.01" if 0 < amount.high < _LEAST else amount.shown()
+    return "<0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()
 
 
 def _side(part: Part | None) -> str:
@@ -212,11 +210,7 @@ def _side(part: Part | None) -> str:
 
 
 def _signed(amount: Usd | None) -> str:
-    if amount is None:
-        return "unknown"
-    low, high = sorted((amount.low, amount.high))
-    first, last = f"{low:+,.2f}", f"{high:+,.2f}"
-    return first if first == last else f"{first} to {last}"
+    return "unknown" if amount is None else amount.signed()
 
 
 def _total(total: Total) -> str:

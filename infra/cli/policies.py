@@ -1,21 +1,18 @@
-"""Policies of `up` and `preview`: which packs the engine is given, and how their results are shown."""
+"""Policies of `up` and `preview`: which packs the engine is given, and their results as plain data."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from infra.cli.console import Steps, row, show, stdout, table
+from infra.cli.console import Steps
 from infra.clusters import CHECKOUT
 from infra.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from infra.cli.workspace import Workspace
     from infra.engine import Engine
     from infra.policy_results import PolicyResult
@@ -28,7 +25,6 @@ Packs = Annotated[
     typer.Option("--policy-pack", metavar="FOLDER", help="A pack of policies besides this project's; repeatable."),
 ]
 OWN = CHECKOUT / "policies"
-_COLOURS = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "cyan"}
 
 
 def with_policies(workspace: Opened, *, none: bool, others: Sequence[Path] | None) -> Opened:
@@ -76,36 +72,8 @@ def check_first(workspace: Workspace, engine: Engine, steps: Steps) -> None:
             steps.note(counted(engine.run("preview", steps.note).policies))
 
 
-def show_results(results: Sequence[PolicyResult]) -> None:
-    """Print a table of what the rules told, the worst first, and one line that counts."""
-    from infra.policy_results import counted, in_order  # noqa: PLC0415
-
-    ordered = in_order(results)
-    if ordered:
-        shown = table("severity", "level", "rule", "resource", "message")
-        for one in (one for one in ordered if one.outcome != "undecided"):
-            level = one.level if one.outcome == "violation" else one.outcome
-            row(shown, _severity(one), level, one.rule, one.name, one.message or one.title)
-        # What is not known yet is often the same of many resources.
-        undecided = (one for one in ordered if one.outcome == "undecided")
-        for rule, several in itertools.groupby(undecided, lambda one: one.rule):
-            those = list(several)
-            where = those[0].name if len(those) == 1 else f"{len(those)} resources"
-            row(shown, _severity(those[0]), "undecided", rule, where, those[0].message)
-        show(shown)
-    broken = next((one for one in ordered if one.outcome == "violation"), None)
-    why = f". Why, and what to do: trainyard explain {broken.rule}" if broken else ""
-    stdout().print(counted(ordered) + why, markup=False)
-
-
 def documents(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
     """The results as plain data."""
     from infra.policy_results import in_order  # noqa: PLC0415
 
     return [one.as_document() for one in in_order(results)]
-
-
-def _severity(one: PolicyResult) -> Text:
-    from rich.text import Text  # noqa: PLC0415
-
-    return Text(one.severity, _COLOURS.get(one.severity, ""))

@@ -34,7 +34,7 @@ def show_report(report: Report, on: Collection[str], *, errors: bool = True) -> 
         if diagnostic.severity == "error" and not errors:
             continue
         stderr().print(f"{diagnostic.severity}: {_lines(diagnostic.message)}", markup=False)
-    for sentence in (*report.warnings, report.note):
+    for sentence in (*report.warnings, report.old_prices, report.note):
         if sentence:
             stderr().print(plain(sentence, None), markup=False)
     stdout().print(summary(report), markup=False)

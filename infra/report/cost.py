@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal
 
-from infra.catalog.prices import STALE_AFTER, Price, PriceTable, ServicePrice, price_table
+from infra.catalog.prices import Price, PriceTable, ServicePrice, old_prices, price_table
 from infra.report.inputs import (
     NODE_GROUP,
     Template,
@@ -69,8 +69,20 @@ class Usd:
     def shown(self, places: int = 2) -> str:
         """`12.30`, `9.10-12.30`."""
         low, high = sorted((self.low, self.high))
-        first, last = f"{low:,.{places}f}", f"{high:,.{places}f}"
+        first, last = _rounded(low, places), _rounded(high, places)
         return first if first == last else f"{first}-{last}"
+
+    def signed(self) -> str:
+        """Of a difference: `+12.30`, `-0.83 to -0.56`."""
+        low, high = sorted((self.low, self.high))
+        first, last = _rounded(low, 2, "+"), _rounded(high, 2, "+")
+        return first if first == last else f"{first} to {last}"
+
+
+def _rounded(amount: Decimal, places: int, sign: str = "") -> str:
+    """With thousands; half a cent is one, as on a bill, and not now nothing and now one."""
+    rounded = amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
+    return f"{rounded + 0:{sign if rounded else ''},f}"  # no sign of nothing
 
 
 NOTHING = Usd(Decimal(0), Decimal(0))
@@ -205,15 +217,8 @@ class Cost:
         return tuple(part.name for part in self.parts if part.at_max is None or part.at_min is None)
 
     def stale(self, today: date) -> str | None:
-        """What to say of prices that are older than `STALE_AFTER`; None where none is."""
-        dated = [part for part in self.parts if part.as_of]
-        old = [part for part in dated if part.as_of and today - part.as_of > STALE_AFTER]
-        if not old:
-            return None
-        return (
-            f"{len(old)} of {len(dated)} prices are older than {STALE_AFTER.days} days, the oldest of {self.dates[0]}."
-            f" `trainyard gpus --refresh --region {self.region or 'R'}` compares those of machines with AWS's."
-        )
+        """What to say of prices that are old by now; None where none is."""
+        return old_prices([part.as_of for part in self.parts if part.as_of], today, self.region)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def document(report: Report) -> dict[str, Any]:
         "why_incomplete": preview.why_incomplete,
         "changes": preview.counts(),
         "failures": [{"kind": one.kind, "sentence": one.sentence} for one in report.failures],
-        "warnings": list(report.warnings),
+        "warnings": [*report.warnings, *filter(None, [report.old_prices])],
         "steps": [_step(one) for one in report.changes],
         "node_pools": [_pool_row(row) for row in report.pools],
         "cost": _cost(report),

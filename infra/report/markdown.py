@@ -23,7 +23,7 @@ _ADVICE = 10  # broken rules whose remedy is shown
 _PLACES = 5  # resources that a rule names in one row
 _VALUE = 160  # characters of a value
 _FIRST_DELETED = {"Vpc", "Subnet", "NatGateway", "MountTarget"}
-_OPS = {"replace": "replace", "delete": "delete", "update": "update", "create": "create", "import": "import"}
+_OPS = ("replace", "delete", "update", "create", "import")
 _SIGNS = {"update": "!", "create": "+", "delete": "-", "replace": "!", "import": "+"}
 
 
@@ -111,8 +111,8 @@ def _summary(report: Report) -> str:
 
 
 def _cost_in_short(report: Report) -> str:
-    if report.cost is None:
-        return ""
+    if report.cost is None or not report.preview.complete:
+        return ""  # a part of the resources costs less than all of them, which would look like a saving
     old, new = report.cost.before.at_max, report.cost.after.at_max
     if old == new or report.cost.at_max.all_unknown:
         return ""
@@ -352,7 +352,7 @@ def _cost(report: Report) -> list[Section]:
     money = report.cost
     if money is None:
         return []
-    before, after = money.before, money.after
+    before, after, preview = money.before, money.after, report.preview
     share = f"{after.utilisation * 100:f}".rstrip("0").rstrip(".") if after.utilisation else "0"
     rows = [
         ("per hour, with the fewest machines", before.at_min, after.at_min, money.at_min),
@@ -361,7 +361,7 @@ def _cost(report: Report) -> list[Section]:
         ("per GPU and hour, everything included", before.per_gpu_hour, after.per_gpu_hour, None),
     ]
     items = [
-        f"| {what} | {_total(old)} | **{_total(new)}** | {_difference(more)} |"
+        f"| {what} | {_total(old)} | **{_total(new)}** | {_difference(more) if preview.complete else 'unknown'} |"
         for what, old, new, more in rows
         if old is not None or new is not None
     ]
@@ -376,6 +376,8 @@ def _cost(report: Report) -> list[Section]:
     if after.dates:
         first, last = after.dates[0], after.dates[-1]
         told.append(f"Prices of {first}{f' to {last}' if last != first else ''}.")
+    if report.old_prices:
+        told.append(f"⚠️ {prose(report.old_prices)}")
     sums = Section(f"Cost{_reached(report)}", 3, items, "sums", head, "\n" + " ".join(told) if told else "", share=0.2)
     parts = [_part(one) for one in after.parts]
     made_of = Section(
@@ -405,8 +407,10 @@ def _difference(total: Total | None) -> str:
         return ""
     if total.all_unknown:
         return "unknown"
-    sign = "+" if total.usd.low > 0 else ""
-    return f"**{sign}{prose(total.shown(), 200)}**" if total.usd.low or total.usd.high or total.without else "0.00"
+    if total.without:
+        return f"**{total.usd.signed()}**, without {prose(', '.join(total.without), 200)}"
+    told = total.usd.signed()
+    return told if told == "0.00" else f"**{told}**"
 
 
 def _updates(report: Report) -> Section:

@@ -66,6 +66,8 @@ class Report:
     topology: str
     """A Mermaid diagram of what there will be; empty where there is nothing to draw."""
     warnings: tuple[str, ...]
+    old_prices: str
+    """A warning beside the cost; empty where no price is old."""
     failures: tuple[Failure, ...]
     note: str = ""
     """What the command that made the preview says of it."""
@@ -104,7 +106,6 @@ def build(
         cost(preview.before, utilisation=utilisation),
         cost(preview.after, utilisation=utilisation),
     )
-    stale = money.after.stale(today) if today else None
     moved, bad = moves(preview.before, preview.after), findings(preview.after)
     results = tuple(
         sorted(
@@ -127,7 +128,8 @@ def build(
         moves=moved,
         known_bad=bad,
         topology=mermaid(preview.after) if any(one.custom and not one.is_provider for one in preview.after) else "",
-        warnings=(*_warnings(preview, noted=bool(note)), *([stale] if stale else ())),
+        warnings=tuple(_warnings(preview, noted=bool(note))),
+        old_prices=(money.after.stale(today) or "") if today else "",
         failures=tuple(_failures(preview, results, moved, bad)),
         note=note,
     )

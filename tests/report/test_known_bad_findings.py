@@ -64,7 +64,11 @@ def test_an_old_network_add_on_is_found_where_there_are_efa_only_interfaces() ->
 
 
 def test_the_release_that_panics_is_found_on_the_minors_that_have_its_kernel() -> None:
-    release: dict[str, Any] = {"amiType": "AL2023_x86_64_STANDARD", "releaseVersion": "1.35.6-20261003", "version": "1.35"}
+    release: dict[str, Any] = {
+        "amiType": "AL2023_x86_64_STANDARD",
+        "releaseVersion": "1.35.6-20261003",
+        "version": "1.35",
+    }
     assert ids(*pool("gpu", "g6.xlarge", **release)) == {"al2023-20261003-kernel": ("gpu",)}
     newer: dict[str, Any] = {**release, "releaseVersion": "1.36.2-20261003", "version": "1.36"}
     assert ids(*pool("gpu", "g6.xlarge", **newer)) == {}

@@ -88,7 +88,7 @@ def test_shells_of_windows_write_other_encodings(preview: Any, saved: Any, encod
 
 
 def test_a_log_that_takes_only_ascii_gets_the_rest_as_code_points(saved: Any) -> None:
-    command = [sys.executable, "-m", "infra", "preview", "--from", str(saved(lines(GOOD)))]
+    command = [sys.executable, "-c", "import infra.cli; infra.cli.main()", "preview", "--from", str(saved(lines(GOOD)))]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
