@@ -11,6 +11,7 @@ import typer
 
 from infra.cli import options
 from infra.cli.console import counted, print_json, row, show, stderr, stdout, table
+from infra.cli.files import write
 
 if TYPE_CHECKING:
     from infra.report.cost import Cost, Delta, Part, Total, Usd
@@ -63,7 +64,10 @@ def cost(
             before = reckoning.cost(resources_of(stack, folder), utilisation=share)
         difference = reckoning.delta(before, after)
     if svg is not None:
-        _plot(svg, stack, after, difference, against)
+        from infra.report import plot  # noqa: PLC0415
+
+        before = difference.before if difference else None
+        write(svg, plot.svg(after, stack=stack, before=before, against=against or ""))
     if json:
         print_json(_document(stack, after, difference, against))
         return
@@ -98,17 +102,6 @@ def _nothing(stack: str, target: str, *, json: bool) -> None:
         print_json({"stack": stack, "target": target, "cost": None, "note": why})
     else:
         stdout().print(why, markup=False)
-
-
-def _plot(path: Path, stack: str, after: Cost, difference: Delta | None, against: str | None) -> None:
-    from infra.errors import UsageError  # noqa: PLC0415
-    from infra.report.plot import svg  # noqa: PLC0415
-
-    drawn = svg(after, stack=stack, before=difference.before if difference else None, against=against or "")
-    try:
-        path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file with --svg") from None
 
 
 def _show(found: Cost) -> None:

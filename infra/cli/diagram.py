@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +12,7 @@ import typer
 
 from infra.cli import options
 from infra.cli.console import print_json, stderr
+from infra.cli.files import write
 
 FORMATS = {"mermaid": (".mmd", ".mermaid"), "dot": (".dot", ".gv"), "svg": (".svg",), "png": (".png",)}
 _TIMEOUT = 120  # seconds; Graphviz takes one
@@ -54,7 +53,8 @@ def diagram(
     else:
         drawn = _drawn(graphviz, wanted, topology.dot(resources))
     if output is not None:
-        _write(drawn, output)
+        write(output, drawn)
+        stderr().print(f"Written: {output}", markup=False)
     if json:
         inside = None if output or wanted == "png" else drawn.decode()
         print_json({"stack": stack, "format": wanted, "file": str(output) if output else None, "diagram": inside})
@@ -100,17 +100,3 @@ def _drawn(graphviz: str, wanted: str, written: str) -> bytes:
         said = done.stderr.decode(errors="replace").strip() or f"it ended with code {done.returncode}"
         raise TrainyardError(f"Graphviz could not draw it: {said}. `--format dot` writes what it was given")
     return done.stdout
-
-
-def _write(drawn: bytes, output: Path) -> None:
-    from infra.errors import UsageError  # noqa: PLC0415
-
-    try:  # whole or not at all: a file that was there stays until the new one is complete
-        handle, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(drawn)
-        Path(name).chmod(0o644)
-        Path(name).replace(output)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}. Name another file with -o") from None
-    stderr().print(f"Written: {output}", markup=False)

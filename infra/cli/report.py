@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json as json_module
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra.cli.console import print_json, stderr
+from infra.cli.files import write
 from infra.errors import TrainyardError, UsageError
 
 if TYPE_CHECKING:
@@ -213,33 +212,6 @@ def write_markdown(reports: Sequence[Report], file: Path, on: Collection[str]) -
     write(whole, everything)
     write(file, markdown(reports, on=on, full_text=where))
     return [file, whole]
-
-
-def write(file: Path, text: str) -> None:
-    """Write a file as a whole, or not at all.
-
-    Raises:
-        TrainyardError: it cannot be written.
-    """
-    if file.exists() and not file.is_file():  # /dev/stdout, a pipe
-        with file.open("w", encoding="utf-8", errors="replace") as opened:
-            opened.write(text)
-        return
-    try:
-        descriptor, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name[:60]}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="\n") as opened:
-                opened.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)
-            Path(name).replace(file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
-    except OSError as error:
-        raise TrainyardError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _decoded(content: bytes) -> str:
