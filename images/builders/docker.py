@@ -16,6 +16,7 @@ from images.builders.running import ask, run
 from images.errors import BuildError
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_DRIVER = re.compile(r"^Driver:\s*(\S+)", re.MULTILINE)
 
 
 class Docker:
@@ -28,10 +29,17 @@ class Docker:
         require_context(order.context)
         begin = time.monotonic()
         work = Work(self.name, f"the build of {order.row}", order.architecture, order.base or "", bool(order.extra_ca))
+        rewrites = self._rewrites_times()
+        if not rewrites:
+            told(
+                "the builder that is part of docker keeps the times of files, so no two builds have the same id;"
+                " `docker buildx create --use` makes one that does not"
+            )
         with secrets_of(order) as secrets:
             # BuildKit takes the time of an image from the environment of the client as well.
             variables = {"SOURCE_DATE_EPOCH": str(order.timestamp), "DOCKER_BUILDKIT": "1"}
-            run(build_command(order, secrets), work, log=order.log, told=told, environment=variables)
+            command = build_command(order, secrets, rewrites=rewrites)
+            run(command, work, log=order.log, told=told, environment=variables)
         image_id, digest, architecture, size = self.inspect(order.tag)
         seconds = time.monotonic() - begin
         return Built(order.row, order.tag, image_id, digest, self.name, architecture, size, seconds)
@@ -78,17 +86,31 @@ class Docker:
         if answer.code != 0:
             raise BuildError(f"{registry} does not accept the login: {answer.err.strip()}")
 
+    def _rewrites_times(self) -> bool:
+        """Whether the builder in use can give all files of an image one time.
 
-def build_command(order: Order, secrets: dict[str, Path]) -> list[str]:
-    """The command line of a build; secrets by id, each a file."""
+        That of the engine itself (driver `docker`) cannot: with containerd's store it refuses to, with the older one it
+        takes no notice (https://github.com/moby/buildkit/issues/4230 and 4986).
+        """
+        found = _DRIVER.search(ask([self.name, "buildx", "inspect"]).out)
+        return found is not None and found[1] != "docker"
+
+
+def build_command(order: Order, secrets: dict[str, Path], *, rewrites: bool) -> list[str]:
+    """The command line of a build.
+
+    Args:
+        order: what to build.
+        secrets: files by their ids.
+        rewrites: whether the builder can give all files one time, without which no two builds are alike.
+    """
     return [
         "docker",
         "buildx",
         "build",
         "--progress=plain",
         *(["--no-cache"] if order.no_cache else []),
-        # The times of files in the layers as well, without which no two builds are alike.
-        f"--output=type=docker,name={order.tag},rewrite-timestamp=true",
+        f"--output=type=docker,name={order.tag}{',rewrite-timestamp=true' if rewrites else ''}",
         # They name the time of the build; a push from the bake file has them.
         "--provenance=false",
         "--sbom=false",

@@ -38,8 +38,9 @@ _FREE = {
 
 def _full(work: Work, _: str) -> str:
     return (
-        f"the disk is full where {work.tool} keeps its layers, or their temporary files. Free some, e.g. by"
-        f" {_FREE.get(work.tool, 'removing images')}; an image with torch and CUDA needs about 15 GB while it is built"
+        f"the disk is full where {work.tool} keeps its layers or their temporary files, or where it writes to. Free"
+        " some, e.g. by"
+        f" {_FREE.get(work.tool, 'removing images')}; an image with torch and CUDA needs up to 30 GB while it is built"
     )
 
 
@@ -58,6 +59,14 @@ def _untrusted(work: Work, line: str) -> str:
     return (
         "a server showed a certificate of an authority that the base image does not know. If your network inspects"
         " TLS, name its authority: --extra-ca FILE (PEM). Only the build sees it; it is not in the image"
+    )
+
+
+def _apt(_: Work, __: str) -> str:
+    return (
+        "apt reads from a source by HTTPS whose certificate the base image does not trust; --extra-ca is not for apt."
+        " Name a base image whose sources are those of Debian or Ubuntu (by HTTP: what they hold is signed), or that"
+        " knows the authority: --base-image"
     )
 
 
@@ -152,6 +161,7 @@ _NETWORK = (
 )
 _OF_ALL: Sequence[tuple[str, Sentence]] = (
     (r"no space left on device|disk quota exceeded|ENOSPC", _full),
+    (r"Certificate verification failed|certificate is NOT trusted", _apt),
     (_TLS, _untrusted),
 )
 _OF_PUSHES: Sequence[tuple[str, Sentence]] = (

@@ -71,6 +71,10 @@ def digest(reference: str, client: httpx2.Client | None = None) -> str:
             return _ask(own, wanted)
     except httpx2.TimeoutException:
         raise UnreachableError(f"{wanted.registry} did not answer in {_SECONDS:.0f} s about {reference}") from None
+    except (httpx2.InvalidURL, UnicodeError):
+        raise BuildError(
+            f"{wanted.registry} answers about {reference} with an address or a token that is none"
+        ) from None
     except httpx2.HTTPError as error:
         raise UnreachableError(
             f"{wanted.registry} cannot be reached, which knows the digest of {reference}"
@@ -106,13 +110,17 @@ def _anonymous(client: httpx2.Client, challenge: str, wanted: Reference) -> Mapp
     _require(answer, wanted)
     try:
         given = answer.json()
-        token = given.get("token") or given["access_token"]
-    except (ValueError, KeyError, AttributeError):
-        raise BuildError(f"{realm} gave no token for {wanted.repository}") from None
+        token = given.get("token") or given.get("access_token")
+    except (ValueError, AttributeError):
+        token = None
+    if not isinstance(token, str) or not token:
+        raise BuildError(f"{realm} gave no token for {wanted.repository}")
     return {"Authorization": f"Bearer {token}"}
 
 
 def _require(answer: httpx2.Response, wanted: Reference) -> None:
+    if plain := next((one.url.host for one in (*answer.history, answer) if one.url.scheme != "https"), None):
+        raise BuildError(f"{wanted}: the registry leads to {plain} without TLS, where anybody could answer")
     if answer.is_success:
         return
     code = answer.status_code

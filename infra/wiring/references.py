@@ -7,7 +7,7 @@ import re
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 # Registry with port, path and tag, as the distribution specification has them.
 _WHOLE = re.compile(
-    r"[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"(@sha256:[0-9a-f]{64})?"
 )
 

@@ -119,6 +119,10 @@ def test_a_push_goes_where_the_name_says(asked: Callable[[], list[str]]) -> None
             ["cpu", "controller", "--tag", "a:1", "--archive", "/nowhere/a.tar", "--registry", "r.example"],
             ["--tag is for one image", "--archive is for one image", "leave --registry out", "no folder /nowhere"],
         ),
+        (["cpu", "--tag", "a,push=true"], ["--tag 'a,push=true' is no name of an image"]),
+        (["cpu", "--registry", "r.example/a b"], ["--registry 'r.example/a b' is none"]),
+        (["cpu", "--index", "packages.example"], ["--index (or TRAINYARD_INDEX) is no address"]),
+        (["cpu", "--archive", "/"], ["--archive / is a folder: name the file in it"]),
         (["cpu", "--extra-ca", "/nowhere.pem"], ["--extra-ca /nowhere.pem cannot be read"]),
         (["controller", "--compile"], ["--compile is for training images"]),
     ],
@@ -134,10 +138,12 @@ def test_a_mistake_is_sentences_without_a_build(
     assert not [line for line in asked() if line.startswith("build ")]
 
 
-def test_a_time_that_is_no_number_is_refused(asked: Callable[[], list[str]]) -> None:
-    ran = trainyard("build", "cpu", SOURCE_DATE_EPOCH="today")
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("time", ["today", "-1", "253402300800", "9" * 40])
+def test_a_time_that_is_no_number_of_seconds_is_refused(time: str) -> None:
+    ran = trainyard("build", "cpu", SOURCE_DATE_EPOCH=time)
     assert ran.returncode == 2
-    assert "SOURCE_DATE_EPOCH is 'today': it must be a number" in ran.stderr
+    assert f"SOURCE_DATE_EPOCH is '{time}': it must be a number" in ran.stderr
 
 
 def test_digests_cannot_be_read_without_a_way_to_the_registries() -> None:

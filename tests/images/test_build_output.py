@@ -71,6 +71,8 @@ def test_each_step_is_told_once_with_its_time() -> None:
          ["certs.d", "is for what runs inside the build"]),
         (BUILD, "SSLError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed')", ["--extra-ca FILE"]),
         (BUILD, "error: invalid peer certificate: UnknownIssuer", ["--extra-ca FILE", "not in the image"]),
+        (BUILD, "W: https://mirror.example/debian: Certificate verification failed: The certificate is NOT trusted.",
+         ["--extra-ca is not for apt", "--base-image"]),
         (BUILD, "exec /bin/sh: exec format error", ["cannot run programs of amd64", "qemu-user-static"]),
         (BUILD, "no image found in manifest list for architecture arm64", ["does not exist for amd64"]),
         (BUILD, "Could not resolve 'deb.debian.org'", ["from inside the build", "DNS"]),

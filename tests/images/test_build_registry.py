@@ -86,6 +86,41 @@ def test_a_registry_that_wants_a_password_or_no_tls_is_refused(challenge: str) -
         asked(lambda _: httpx2.Response(401, headers={"WWW-Authenticate": challenge}))
 
 
+@pytest.mark.parametrize("token", [None, "", 5, {}])
+def test_a_token_that_is_none_is_a_sentence(token: object) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.host == "auth.example":
+            return httpx2.Response(200, json={"token": token, "access_token": token})
+        return httpx2.Response(401, headers={"WWW-Authenticate": 'Bearer realm="https://auth.example/"'})
+
+    with pytest.raises(BuildError, match=r"https://auth\.example/ gave no token"):
+        asked(answer)
+
+
+@pytest.mark.parametrize(("realm", "token"), [("https://auth.example/\x01", "t"), ("https://auth.example/", "é")])
+def test_an_address_or_a_token_that_cannot_be_sent_is_a_sentence(realm: str, token: str) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.host == "auth.example":
+            return httpx2.Response(200, json={"token": token})
+        return httpx2.Response(401, headers={"WWW-Authenticate": f'Bearer realm="{realm}"'})
+
+    with pytest.raises(BuildError, match="an address or a token that is none"):
+        asked(answer)
+
+
+def test_a_registry_may_lead_elsewhere_but_not_without_tls() -> None:
+    def leads_to(address: str) -> Answer:
+        return lambda request: (
+            httpx2.Response(307, headers={"Location": address})
+            if request.url.path.startswith("/v2/")
+            else found(DIGEST)
+        )
+
+    assert asked(leads_to("https://cdn.example/manifest")) == DIGEST
+    with pytest.raises(BuildError, match=r"leads to cdn\.example without TLS"):
+        asked(leads_to("http://cdn.example/manifest"))
+
+
 def test_no_way_to_a_registry_is_a_sentence() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("Name or service not known", request=request)

@@ -121,7 +121,7 @@ def test_an_unknown_tool_is_refused_with_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda order: build_command("buildah", order, {}), lambda o: docker.build_command(o, {})]
+    "make", [lambda order: build_command("buildah", order, {}), lambda o: docker.build_command(o, {}, rewrites=True)]
 )
 def test_a_build_names_platform_base_and_time(make: Callable[[Order], list[str]], order: Order) -> None:
     wanted = Order(
@@ -152,7 +152,7 @@ def test_authority_and_index_are_secrets_and_on_no_command_line(order: Order, tm
         assert index in secrets["uv"].read_text()
         for file in secrets.values():
             assert not stat.S_IMODE(file.parent.stat().st_mode) & 0o077
-        for command in (build_command("podman", wanted, secrets), docker.build_command(wanted, secrets)):
+        for command in (build_command("podman", wanted, secrets), docker.build_command(wanted, secrets, rewrites=True)):
             assert [part for part in command if part.startswith("--secret=")] == [
                 f"--secret=id={name},src={file}" for name, file in secrets.items()
             ]
@@ -265,6 +265,30 @@ def test_an_archive_is_complete_or_absent(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["cpu.tar"]
     with pytest.raises(BuildError, match="cannot be written"), complete(tmp_path / "nowhere" / "cpu.tar"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("driver", "output", "notes"),
+    [
+        ("docker-container", "type=docker,name=trainyard/training:cpu,rewrite-timestamp=true", 0),
+        ("docker", "type=docker,name=trainyard/training:cpu", 1),
+    ],
+)
+def test_a_builder_that_refuses_to_rewrite_times_is_not_asked_to(
+    script: Script, order: Order, tmp_path: Path, driver: str, output: str, notes: int
+) -> None:
+    script(
+        "docker",
+        f"""case "$1 $2" in
+        "buildx inspect") printf 'Name:   a\nDriver: {driver}\n' ;;
+        "buildx build") echo "$@" >{tmp_path}/arguments ;;
+        *) echo '[{{"Id": "sha256:1", "Architecture": "arm64", "Size": 7}}]' ;;
+        esac""",
+    )
+    told: list[str] = []
+    assert docker.Docker().build(order, told.append).size == 7
+    assert f"--output={output} " in (tmp_path / "arguments").read_text()
+    assert len([note for note in told if "docker buildx create --use" in note]) == notes
 
 
 def test_docker_says_under_which_digest_an_image_was_pushed(script: Script) -> None:

@@ -159,4 +159,5 @@ def test_a_reference_is_taken_apart() -> None:
     assert is_pinned(f"b:1{DIGEST}")
     assert not is_pinned(f"b:1{DIGEST[:-1]}")
     assert is_reference("r.example:5000/a/b:1")
+    assert is_reference("my_image:1")
     assert not is_reference("r.example/A b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from images.matrix import Architecture, Row
     from images.render import Options
     from infra.cli.workspace import Workspace
+
+
+_ADDRESS = re.compile(r"https?://[!-~]+")
+_LAST_SECOND = 253_402_300_799  # of the year 9999, as far as dates of images go
 
 
 def register(app: typer.Typer) -> None:
@@ -95,7 +100,7 @@ def build(
 
     workspace = _open(stack)
     chosen = list(_chosen(rows or [], workspace, platform))
-    _require_fitting(chosen, workspace, tag=tag, registry=registry, archive=archive, push=push)
+    _require_fitting(chosen, workspace, tag=tag, registry=registry, index=index, archive=archive, push=push)
     additions_ = Options(requirements=requirements, source=source, apt=tuple(apt or ()), compile=compile_, base=base)
     wish = _Wish(
         options=additions_,
@@ -249,10 +254,13 @@ def _require_fitting(
     *,
     tag: str | None,
     registry: str | None,
+    index: str | None,
     archive: Path | None,
     push: bool,
 ) -> None:
-    """Options that contradict each other; all of them in one message."""
+    """Options that contradict each other, or that no tool could take; all of them in one message."""
+    from infra.wiring.references import is_reference  # noqa: PLC0415
+
     mistakes = []
     if len(chosen) > 1:
         names = ", ".join(one.name for one, _ in chosen)
@@ -271,7 +279,15 @@ def _require_fitting(
         )
     if push and not on_aws and not registry and not _has_registry(tag):
         mistakes.append("push where? --registry REGISTRY/PATH, or the whole name: --tag REGISTRY/PATH/training:1")
-    if archive and not archive.absolute().parent.is_dir():
+    if tag is not None and not is_reference(tag):
+        mistakes.append(f"--tag {tag!r} is no name of an image, as in registry.example/team/training:1")
+    if registry is not None and not is_reference(f"{registry.rstrip('/')}/training:1"):
+        mistakes.append(f"--registry {registry!r} is none, as in registry.example/team")
+    if index and not _ADDRESS.fullmatch(index):  # not shown: it may hold a password
+        mistakes.append("--index (or TRAINYARD_INDEX) is no address, as in https://packages.example/simple")
+    if archive and archive.is_dir():
+        mistakes.append(f"--archive {archive} is a folder: name the file in it, as in {archive / 'image.tar'}")
+    elif archive and not archive.absolute().parent.is_dir():
         mistakes.append(f"--archive {archive}: there is no folder {archive.parent}")
     if mistakes:
         raise UsageError("\n".join(["this cannot be built so:", *(f"  {one}" for one in mistakes)]))
@@ -288,7 +304,7 @@ def _timestamp() -> int:
     text = os.environ.get("SOURCE_DATE_EPOCH", "")
     if not text:
         return EPOCH
-    if not text.isascii() or not text.isdigit():
+    if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) > _LAST_SECOND:
         raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}: it must be a number, seconds since 1970")
     return int(text)
 
