@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import zlib
 from dataclasses import dataclass
 
 from policies.catalogue import InstanceType, machine
@@ -13,6 +14,8 @@ from policies.values import UNKNOWN, UnknownMemberError, Value
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 CAPACITY_BLOCK = "CAPACITY_BLOCK"
+_GZIP = b"\x1f\x8b"
+_LARGEST_USER_DATA = 2**20  # bytes that are looked at; EC2 takes 16 KiB, compressed
 EFA_KINDS = ("efa", "efa-only")
 
 
@@ -62,7 +65,7 @@ class Group:
         """Whether its machines have GPUs; a GPU image tells where the catalogue does not know the type."""
         ami = self.props.at("amiType")
         known = self.machines()
-        return any(one.has_gpu for one in known) if known else "NVIDIA" in ami.text()
+        return any(one.has_gpu for one in known) if known else has_driver(ami.text())
 
     def interfaces(self) -> list[Value]:
         """Network interfaces of the template."""
@@ -129,9 +132,20 @@ def _holds_or_unknown(question: object) -> bool:
         return True
 
 
+def has_driver(ami_type: str) -> bool:
+    """Whether a family of EKS's machine images has NVIDIA's driver: `AL2023_x86_64_NVIDIA`, `AL2_x86_64_GPU`."""
+    return ami_type.endswith(("NVIDIA", "_GPU", "NVIDIA_FIPS"))
+
+
 def decoded(text: str) -> str:
-    """User data as text: launch templates hold it as base64."""
+    """User data as text: launch templates hold it as base64, in lines or not, and cloud-init takes it compressed."""
     try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
+        raw = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         return text
+    if raw.startswith(_GZIP):
+        try:
+            raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw, _LARGEST_USER_DATA)
+        except zlib.error:
+            return text
+    return raw.decode("utf-8", "replace")

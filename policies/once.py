@@ -7,9 +7,9 @@ others, nothing is changed, and the pack is only slower. It presumes that no pol
 
 from __future__ import annotations
 
-import types
 from collections import OrderedDict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 _KEPT = 1024  # messages: all resources of a large stack, with their providers
@@ -23,9 +23,9 @@ class _Memory:
         self._key = key
         self._found: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()
 
-    def __call__(self, source: Any, *more: Any) -> Any:
-        if more:  # another way of converting, which the SDK uses for remediations
-            return self._make(source, *more)
+    def __call__(self, source: Any, *more: Any, **named: Any) -> Any:
+        if more or named:  # another way of converting, which the SDK uses for remediations
+            return self._make(source, *more, **named)
         key = self._key(source)
         if (known := self._found.get(key)) is None:
             # What it was made of is kept as well: else its identity could be another's soon.
@@ -48,7 +48,7 @@ def convert_once(module: Any) -> bool:
     if not all(hasattr(module, name) for name in names) or not hasattr(module.json_format, "MessageToDict"):
         return False
     to_dict = _Memory(module.json_format.MessageToDict, lambda message: message.SerializeToString(deterministic=True))
-    module.json_format = types.SimpleNamespace(MessageToDict=to_dict)
+    module.json_format = SimpleNamespace(**{**vars(module.json_format), "MessageToDict": to_dict})
     module.deserialize_properties = _Memory(module.deserialize_properties, id)
     module.unknown_checking_proxy = _Memory(module.unknown_checking_proxy, id)
     return True

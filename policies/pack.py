@@ -24,8 +24,8 @@ from pulumi_policy import (
     StackValidationArgs,
     StackValidationPolicy,
 )
-from pulumi_policy.deserialize import serialize_properties
-from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, UnknownValueError
+from pulumi_policy.deserialize import deserialize_properties, serialize_properties
+from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, UnknownValueError, unknown_checking_proxy
 
 from policies.once import convert_once
 from policies.rule import Resource, Rule, Stack, Verdict, judge
@@ -123,6 +123,10 @@ def _remediate(rule: Rule, args: ResourceValidationArgs) -> Mapping[str, Any] | 
         return None
     # Secrets stay secret and unknown values unknown: what the rule does not touch goes back as it came.
     raw = dict(serialize_properties(args.props))
+    # After another correction the SDK hands on what that returned, without its guards: here they are always new.
+    args.props = unknown_checking_proxy(deserialize_properties(raw))
+    if not judge(rule, _resource(args), args.get_config()).findings:
+        return None  # what complies in its own way, or cannot be judged, is left alone
     return raw if rule.mend(raw) else None
 
 

@@ -8,6 +8,7 @@ into "cannot be judged before up", and asking whether it is there does not.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -83,15 +84,11 @@ class Value:
         return raw if isinstance(raw, str) else ""
 
     def number(self) -> float | None:
-        """The number, also of a text that is one; None where there is none."""
+        """The number, also of a text that is one; None where there is none, or one that nobody can reckon with."""
         raw = self._known()
-        if isinstance(raw, bool):
-            return None
-        if isinstance(raw, int | float):
-            return float(raw)
-        if isinstance(raw, str):
-            with contextlib.suppress(ValueError):
-                return float(raw)
+        if isinstance(raw, int | float | str) and not isinstance(raw, bool):
+            with contextlib.suppress(ValueError, OverflowError):
+                return number if math.isfinite(number := float(raw)) else None
         return None
 
     def flag(self) -> bool | None:

@@ -17,7 +17,8 @@ _SHAPES = (
     ("a password in an address", re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/:@$]{4,}@")),
 )
 _NAMES = re.compile(
-    r"(?i)(?:^|_)(?:password|passwd|passphrase|secret|token|api_?key|access_key|private_key|credentials?)(?:$|_(?:value|id)?$)"
+    r"(?i)(?:^|_)(?:(?:pg|db)?password|passwd|pwd|pass|passphrase|secret|token|credentials?"
+    r"|(?:api|access|private|secret|signing|encryption|account)_?key)(?:$|_(?:value|id)?$)"
 )
 _HARMLESS = re.compile(r"^(?:|true|false|[0-9]+|/\S*|\$\([A-Z0-9_]+\)|https?://[^@\s]*)$", re.IGNORECASE)
 

@@ -6,6 +6,7 @@ TrainJob, JobSet, Ray and kinds to come are looked at as Deployments are. What a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from policies.rule import Resource, Stack
 from policies.values import UNKNOWN, UnknownMemberError, Value
 
 KUBERNETES = ("kubernetes:",)
-GPU = "nvidia.com/gpu"
+_NVIDIA = "nvidia.com/"
+GPU = f"{_NVIDIA}gpu"
 EFA = "vpc.amazonaws.com/efa"
 HUGEPAGES = "hugepages-2Mi"
 SPOT_TAINTS = (
@@ -35,9 +37,10 @@ _DEEPEST = 12
 _LEADING = ("spec", "template", "jobTemplate")
 """Members that lead to pods."""
 _SUFFIXES = {
-    "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
 }  # fmt: skip
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ class Container:
     def gpus(self) -> float:
         """How many GPUs it is given."""
         return quantity(self.asked("limits", GPU)) or 0.0
+
+    def has_gpus(self) -> bool:
+        """Whether it is given devices of NVIDIA, whole ones or slices."""
+        limits = self.value.at("resources", "limits").members()
+        return any(key.startswith(_NVIDIA) and quantity(one) for key, one in limits.items())
 
     def variables(self) -> list[tuple[str, Value]]:
         """Its environment: name and entry."""
@@ -99,8 +107,8 @@ class Pod:
         return [Container(one, self) for key in lists for one in self.spec.at(key).items()]
 
     def has_gpus(self) -> bool:
-        """Whether a container is given GPUs."""
-        return any(each.gpus() for each in self.containers())
+        """Whether a container is given GPUs, or slices of one (`nvidia.com/mig-1g.10gb`)."""
+        return any(each.has_gpus() for each in self.containers())
 
     def tolerations(self) -> list[Toleration]:
         """What it tolerates."""
@@ -116,8 +124,9 @@ class Pod:
         """Whether it may be put on machines that can be reclaimed."""
         selected = self.spec.at("nodeSelector").members()
         capacity = ("eks.amazonaws.com/capacityType", "trainyard.dev/capacity", "karpenter.sh/capacity-type")
-        if any(key in selected and selected[key].text().lower() != "spot" for key in capacity):
-            return False
+        wanted = {selected[key].text().lower() for key in capacity if key in selected}
+        if wanted:
+            return wanted == {"spot"}
         return any(not one.key or one.key in SPOT_TAINTS for one in self.tolerations())
 
     def volumes(self) -> dict[str, Value]:
@@ -143,13 +152,19 @@ class Toleration:
         return self.key == key and (self.operator == "Exists" or self.value == value)
 
 
-def pods(resource: Resource) -> list[Pod]:
+def pods(resource: Resource, *, patches: bool = False) -> list[Pod]:
     """All pod templates of a Kubernetes object.
+
+    Args:
+        resource: it.
+        patches: those of a patch (`DaemonSetPatch`) as well, which say only what they change: for rules that forbid.
 
     Raises:
         UnknownMemberError: something is unknown that may hold pods.
     """
-    if not resource.type.startswith("kubernetes:") or resource.kind in _DEFINITIONS:
+    if not resource.is_a(KUBERNETES) or resource.kind in _DEFINITIONS:
+        return []
+    if resource.kind.endswith("Patch") and not patches:
         return []
     return list(_templates(resource, resource.props, 0))
 
@@ -163,9 +178,9 @@ def namespace_of(stack: Stack, resource: Resource) -> str:
     return own.text() or "default"
 
 
-def containers(resource: Resource) -> Iterable[Container]:
-    """All containers of all pods of an object, init containers too."""
-    return [each for pod in pods(resource) for each in pod.containers()]
+def containers(resource: Resource, *, patches: bool = False) -> Iterable[Container]:
+    """All containers of all pods of an object, init containers too; of patches as `pods` says."""
+    return [each for pod in pods(resource, patches=patches) for each in pod.containers()]
 
 
 def _templates(owner: Resource, value: Value, depth: int) -> Iterator[Pod]:
@@ -193,13 +208,12 @@ def quantity(value: Value) -> float | None:
     """A Kubernetes quantity as a number (bytes, cores, devices); None where there is none."""
     raw = value.raw
     if isinstance(raw, str):
-        found = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", raw)
-        if found is None or found[2] not in _SUFFIXES:
+        found = _QUANTITY.fullmatch(raw)
+        number = Value(found[1]).number() if found else None
+        if found is None or number is None or found[2] not in _SUFFIXES:
             return None
-        try:
-            return float(found[1]) * _SUFFIXES[found[2]]
-        except ValueError:
-            return None
+        scaled = number * _SUFFIXES[found[2]]
+        return scaled if math.isfinite(scaled) else None
     return value.number()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from policies.groups import NODE_GROUP, Group, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
-from policies.values import UnknownMemberError
+from policies.rules.storage import listed, statements
+from policies.values import UnknownMemberError, Value
 from policies.workloads import EFA, HUGEPAGES, pods
 
 topic = Topic("Autoscaling")
@@ -62,7 +62,7 @@ def scale_from_zero(group: Group, settings: Settings) -> Iterator[Finding]:
     scaling = group.props.at("scalingConfig")
     if scaling.at("minSize").number() != 0 or not group.has_gpus():
         return
-    tags = group.tags()
+    tags = {**group.tags(), **_tags_of_scaling_group(group)}
     efa = len(group.efa_interfaces())
     wanted = [*((EFA, HUGEPAGES) if efa else ()), *(("ephemeral-storage",) if settings["disk"] else ())]
     if missing := [one for one in wanted if _RESOURCES + one not in tags]:
@@ -73,6 +73,15 @@ def scale_from_zero(group: Group, settings: Settings) -> Iterator[Finding]:
             f"a tag tells the autoscaler of {told.text() or 'no'} EFA interfaces; the template has {efa}",
             group.resource,
         )
+
+
+def _tags_of_scaling_group(group: Group) -> dict[str, Value]:
+    """Hints that the program puts on the scaling group behind the node group, where the autoscaler looks as well."""
+    return {
+        one.props.at("tag", "key").text(): one.props.at("tag", "value")
+        for one in group.stack.of("aws:autoscaling/tag:Tag")
+        if group.resource in group.stack.behind(one, "autoscalingGroupName", NODE_GROUP)
+    }
 
 
 @topic.rule(
@@ -143,25 +152,18 @@ def asks_eks(stack: Stack, _: Settings) -> Iterator[Finding]:
         if one.props.at("policy").is_unknown:
             unknown.append(f"policy of {one.name}")
             continue
-        actions = _actions(one.props.at("policy").text())
+        actions = {
+            action
+            for statement in statements(one.props.at("policy"))
+            if statement.get("Effect") == "Allow"
+            for action in listed(statement.get("Action"))
+        }
         if "autoscaling:SetDesiredCapacity" in actions:
             scales = True
             if not actions & {"eks:DescribeNodegroup", "eks:Describe*", "eks:*"}:
                 yield Finding("allows autoscaling:SetDesiredCapacity and not eks:DescribeNodegroup", one)
     if unknown and not scales:
         raise UnknownMemberError(", ".join(unknown))
-
-
-def _actions(document: str) -> set[str]:
-    try:
-        statements = json.loads(document)["Statement"]
-    except (ValueError, KeyError, TypeError):
-        return set()
-    found: set[str] = set()
-    for one in statements if isinstance(statements, list) else [statements]:
-        action = one.get("Action", ()) if isinstance(one, dict) and one.get("Effect") == "Allow" else ()
-        found.update([action] if isinstance(action, str) else (each for each in action if isinstance(each, str)))
-    return found
 
 
 @topic.rule(
@@ -193,7 +195,7 @@ def desired_size(group: Resource, _: Settings) -> Iterator[str]:
     least, most = scaling.at("minSize").number(), scaling.at("maxSize").number()
     if least is None or most is None or least == most:
         return
-    if not {"scalingConfig.desiredSize", "scalingConfig"} & set(group.ignore_changes):
+    if not {"scalingConfig.desiredSize", "scalingConfig", "*"} & set(group.ignore_changes):
         yield "scalingConfig.desiredSize is not among ignoreChanges"
 
 

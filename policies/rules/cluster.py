@@ -146,7 +146,9 @@ cluster:
     references=("https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html",),
 )
 def version_supported(resource: Resource, settings: Settings) -> Iterator[str]:
-    """One of the list."""
+    """One of the list; machines with an image of your own have the one that is in it, and EKS takes no other."""
+    if resource.props.at("amiType").text() == "CUSTOM":
+        return
     allowed = settings["allowed"] or kubernetes_versions()
     version = resource.props.at("version").text()
     if version not in allowed:

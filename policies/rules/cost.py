@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
-from policies.catalogue import usd_per_hour
+from policies.catalogue import machine, usd_per_hour
 from policies.groups import NODE_GROUP, Group, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
-from policies.values import UnknownMemberError
+from policies.values import UnknownMemberError, Value
 
 BUDGET = "aws:budgets/budget:Budget"
 TAGGABLE = (
@@ -19,6 +19,8 @@ TAGGABLE = (
     "aws:eks/cluster:Cluster", NODE_GROUP, "aws:fsx/lustreFileSystem:LustreFileSystem", "aws:efs/fileSystem:FileSystem",
     "aws:s3/bucket:Bucket", "aws:ecr/repository:Repository", "aws:kms/key:Key", "aws:ec2/natGateway:NatGateway",
 )  # fmt: skip
+_GPU_FAMILY = re.compile(r"(?:p|g|gr)[0-9]")
+"""How AWS names machines with GPUs."""
 topic = Topic("Cost")
 _BUDGETS = "https://docs.aws.amazon.com/cost-management/latest/userguide/budgets-managing-costs.html"
 
@@ -54,6 +56,9 @@ def gpu_count(stack: Stack, settings: Settings) -> Iterator[Finding]:
     if total > settings["maximum"]:
         parts = ", ".join(f"{name} {count:.0f}" for name, count in counted.items() if count)
         yield Finding(f"groups at their largest have {total:.0f} GPUs ({parts}); at most {settings['maximum']}")
+    strange = [name for one in groups(stack) for name in one.type_names() if machine(name) is None]
+    if unknown := [f"the number of GPUs of {name}" for name in dict.fromkeys(strange) if _GPU_FAMILY.match(name)]:
+        raise UnknownMemberError(", ".join(unknown))
 
 
 @topic.rule(
@@ -89,7 +94,8 @@ def cost_capped(stack: Stack, settings: Settings) -> Iterator[Finding]:
     """Types without a price are named, and the rest is judged first."""
     total, without = Decimal(0), dict[str, None]()
     for group in groups(stack):
-        region = settings["region"] or group.resource.provider.at("region").text()
+        own = group.props.at("region").text() or group.resource.provider.at("region").text()
+        region = settings["region"] or own
         prices = [usd_per_hour(name, region, group.capacity()) for name in group.type_names()]
         known = [one for one in prices if one is not None]
         if len(known) < len(prices):
@@ -136,9 +142,13 @@ def budget_exists(stack: Stack, _: Settings) -> Iterator[Finding]:
     for one in budgets:
         told = one.props.at("notifications").items()
         if not any(
-            each.at(key).is_set for each in told for key in ("subscriberEmailAddresses", "subscriberSnsTopicArns")
+            _has_any(each.at(key)) for each in told for key in ("subscriberEmailAddresses", "subscriberSnsTopicArns")
         ):
             yield Finding("has no notification with subscribers", one)
+
+
+def _has_any(addresses: Value) -> bool:
+    return addresses.is_set and (addresses.is_unknown or addresses.raw not in ([], ""))
 
 
 @topic.rule(
@@ -160,19 +170,20 @@ vpc: {type: "aws:ec2/vpc:Vpc", properties: {cidrBlock: 10.0.0.0/16, tags: {envir
 )
 def required_tags(resource: Resource, settings: Settings) -> Iterator[str]:
     """Own tags and the provider's default ones; machines take theirs from the template."""
-    there = (
-        set(resource.props.at("tags").members()) | set(resource.props.at("tagsAll").members()) | _default_tags(resource)
-    )
+    there = _default_tags(resource)
+    for key in ("tags", "tagsAll"):
+        if not set(settings["keys"]) <= there:
+            there |= set(resource.props.at(key).members())
     if missing := [one for one in settings["keys"] if one not in there]:
         yield f"tags lacks {', '.join(missing)}"
 
 
 def _default_tags(resource: Resource) -> set[str]:
-    raw: Any = resource.provider.at("defaultTags").raw
-    if isinstance(raw, str):
+    """Of the provider, whose inputs are JSON texts."""
+    told = resource.provider.at("defaultTags")
+    if isinstance(told.raw, str):
         try:
-            raw = json.loads(raw)
-        except ValueError:
+            told = Value(json.loads(told.raw), told.path)
+        except (ValueError, RecursionError):
             return set()
-    tags = raw.get("tags") if isinstance(raw, dict) else None
-    return set(tags) if isinstance(tags, dict) else set()
+    return set(told.at("tags").members())

@@ -91,7 +91,9 @@ def _ways_closed(stack: Stack, group: Resource) -> list[str]:
         way
         for way, kind in (("ingress", INGRESS), ("egress", EGRESS))
         if not any(_to_itself(stack, group, one, kind, way) for one in stack.of(kind, RULE))
-        and not any(one.at("self").flag() and one.at("protocol").text() == "-1" for one in group.props.at(way).items())
+        and not any(
+            one.at("self").flag() and one.at("protocol").text() in ("-1", "all") for one in group.props.at(way).items()
+        )
     ]
 
 

@@ -143,14 +143,16 @@ board: {type: "kubernetes:apps/v1:Deployment", properties: {spec: {template: {sp
     steps="Take the toleration away. Agents that belong on every machine are DaemonSets.",
 )
 def only_gpu_pods(pod: Pod, settings: Settings) -> Iterator[str]:
-    """DaemonSets and namespaces of agents are left alone."""
-    if pod.owner.kind == "DaemonSet" or pod.has_gpus():
+    """DaemonSets and namespaces of agents are left alone; so are pods whose devices come by claims (DRA)."""
+    if pod.owner.kind == "DaemonSet" or pod.has_gpus() or pod.spec.at("resourceClaims").is_set:
         return
     if any(_answers(one, settings["key"]) for one in pod.tolerations()) and pod.namespace not in settings["agents"]:
         yield f"{pod.where or 'spec'}.tolerations lets it run where {settings['key']} bars, and it asks for no GPU"
 
 
 def _answers(toleration: Toleration, key: str) -> bool:
+    if toleration.effect not in ("", "NoSchedule"):
+        return False
     return (not toleration.key and toleration.operator == "Exists") or toleration.key == key
 
 

@@ -193,7 +193,8 @@ def _is_fixed(stack: Stack, image: str, settings: Settings) -> bool:
     for one in stack.of(REPOSITORY):
         name = one.props.at("name").text()
         mutability = one.props.at("imageTagMutability").text()
-        if name and repository.endswith(f"/{name}") and mutability.startswith("IMMUTABLE"):
+        registry, _, path = repository.partition("/")
+        if name and path == name and ".dkr.ecr." in registry and mutability.startswith("IMMUTABLE"):
             return True
     return False
 
@@ -243,5 +244,6 @@ def known_registry(container: Container, settings: Settings) -> Iterator[str]:
         if not settings["localNames"]:
             yield f"container {container.name}: image {image or 'is not set'} names no registry"
         return
-    if not any(fnmatch.fnmatchcase(registry, one) or fnmatch.fnmatchcase(image, one) for one in settings["registries"]):
+    # A pattern with a path is about the image; one without about the registry only, since `*` takes slashes as well.
+    if not any(fnmatch.fnmatchcase(image if "/" in one else registry, one) for one in settings["registries"]):
         yield f"container {container.name}: registry {registry} is not among those that are allowed"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
@@ -19,8 +20,10 @@ DISRUPTION = "kubernetes:policy/v1:PodDisruptionBudget"
 topic = Topic("Jobs and their surroundings")
 _NOTICE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"
 _PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
-_CHECKPOINT_WORD = re.compile(r"(?i)checkpoint|ckpt|output_dir|save_dir")
+_CHECKPOINT_WORD = re.compile(r"(?i)checkpoint|ckpt|output|save|snapshot")
 _REMOTE = re.compile(r"^(s3|gs|az|abfs|hf)://")
+_OF_THE_POD = ("secrets-store.csi.k8s.io", "csi.cert-manager.io", "image.csi.k8s.io")
+"""CSI drivers whose volumes hold what the pod is given, not what it writes."""
 
 
 def _training(pod: Pod) -> bool:
@@ -80,7 +83,7 @@ def spot_pods_have_time(pod: Pod, settings: Settings) -> Iterator[str]:
     severity="high",
     types=KUBERNETES,
     each=pods,
-    presence=("persistentVolumeClaim", "csi", "nfs", "ephemeral"),
+    presence=("persistentVolumeClaim", "csi", "nfs"),
     why="What is on the machine's own disk goes with the machine.",
     wrong="""
 job:
@@ -119,12 +122,7 @@ def spot_pods_keep_checkpoints(pod: Pod, _: Settings) -> Iterator[str]:
     for container in pod.containers(init=False):
         for mount in container.value.at("volumeMounts").items():
             volume = volumes.get(mount.at("name").text())
-            read_only = mount.at("readOnly").flag()
-            if (
-                volume is not None
-                and not read_only
-                and any(volume.at(key).is_set for key in ("persistentVolumeClaim", "csi", "nfs", "ephemeral"))
-            ):
+            if volume is not None and not mount.at("readOnly").flag() and _outlives(volume):
                 return
         if any(
             _REMOTE.match(one.at("value").text())
@@ -132,10 +130,31 @@ def spot_pods_keep_checkpoints(pod: Pod, _: Settings) -> Iterator[str]:
             if _CHECKPOINT_WORD.search(name)
         ):
             return
-        words = [*container.value.at("args").texts(), *container.value.at("command").texts()]
-        if any("://" in one and _REMOTE.search(one.rpartition("=")[2]) for one in words):
+        words = [*container.value.at("command").texts(), *container.value.at("args").texts()]
+        if _names_bucket(" ".join(words).split()):
             return
     yield f"{pod.where or 'spec'} has neither a claim that it may write to nor a bucket for checkpoints"
+
+
+def _outlives(volume: Value) -> bool:
+    """Whether what is written to a volume is there when the pod is gone. A generic ephemeral volume goes with it."""
+    for key in ("persistentVolumeClaim", "csi", "nfs"):
+        one = volume.at(key)
+        if one.is_unknown:
+            return True  # it is set, and what it is called makes no difference
+        if one.is_set and one.at("driver").text() not in _OF_THE_POD and not one.at("readOnly").flag():
+            return True
+    return False
+
+
+def _names_bucket(words: list[str]) -> bool:
+    """Whether a command line has a bucket for checkpoints: `--save-dir=s3://…`, `--output s3://…`, `s3://…/ckpt`."""
+    for before, word in itertools.pairwise(["", *words]):
+        option, _, value = word.rpartition("=")
+        about = (option or before) + value
+        if _REMOTE.match(value) and _CHECKPOINT_WORD.search(about):
+            return True
+    return False
 
 
 @topic.rule(
@@ -280,8 +299,13 @@ job:
     references=("reference/elasticjob.md",),
 )
 def restart_budget(job: Resource, settings: Settings) -> Iterator[str]:
-    """`backoffLimit`, in each of the places where it may stand; `maxRestarts` of an elastic policy as well."""
+    """`backoffLimit`, in each of the places where it may stand; `maxRestarts` of an elastic policy as well.
+
+    A PyTorchJob without an elastic policy is not elastic: whether it ends, another rule asks.
+    """
     spec = job.props.at("spec")
+    if job.type == PYTORCH and not spec.at("elasticPolicy").is_set:
+        return
     places = [
         spec.at("backoffLimit"),
         spec.at("runPolicy", "backoffLimit"),
@@ -305,10 +329,23 @@ def _budgets(stack: Stack, workload: Resource) -> list[Resource]:
     labels, namespace = _labels(template.at("metadata", "labels")), namespace_of(stack, workload)
     found = []
     for one in stack.of(DISRUPTION):
-        selected = _labels(one.props.at("spec", "selector", "matchLabels"))
-        if selected and selected.items() <= labels.items() and namespace_of(stack, one) == namespace:
+        selector = one.props.at("spec", "selector")
+        if selector.is_set and _selects(selector, labels) and namespace_of(stack, one) == namespace:
             found.append(one)
     return found
+
+
+def _selects(selector: Value, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector fits; an empty one fits everything, as Kubernetes has it."""
+    if not _labels(selector.at("matchLabels")).items() <= labels.items():
+        return False
+    for one in selector.at("matchExpressions").items():
+        value = labels.get(one.at("key").text())
+        listed = value in one.at("values").texts()
+        fits = {"In": listed, "NotIn": not listed, "Exists": value is not None, "DoesNotExist": value is None}
+        if not fits.get(one.at("operator").text(), False):
+            return False
+    return True
 
 
 @topic.rule(
@@ -354,9 +391,9 @@ def has_budget(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[
     for one in budgets:
         spec = one.props.at("spec")
         least, most = spec.at("minAvailable"), spec.at("maxUnavailable")
-        stuck = most.is_set and str(most.raw) in ("0", "0.0", "0%")
-        stuck = stuck or (least.is_set and (str(least.raw) == "100%" or (least.number() or 0) >= (replicas or 1)))
-        if stuck:
+        none_may_go = most.number() == 0 or most.text() == "0%"
+        all_must_stay = least.text() == "100%" or (least.number() or 0) >= (replicas or 1)
+        if none_may_go or all_must_stay:
             yield Finding("lets no pod go: machines cannot be drained", one)
 
 
@@ -404,13 +441,18 @@ def etcd_durable(etcd: Resource, _: Settings) -> Iterator[Finding]:
         yield Finding(
             f"replicas is {'no number' if members is None else f'{members:g}'}; an odd number is needed", etcd
         )
-    if not spec.at("volumeClaimTemplates").items():
+    pod = spec.at("template", "spec")
+    claims = [one for one in pod.at("volumes").items() if one.at("persistentVolumeClaim").is_set]
+    if not spec.at("volumeClaimTemplates").items() and not (members == 1 and claims):
         yield Finding("has no volumeClaimTemplates: members start empty", etcd)
     if members and members > 1:
-        terms = spec.at(
-            "template", "spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
-        ).items()
-        if not any(one.at("topologyKey").text() == "kubernetes.io/hostname" for one in terms):
+        terms = pod.at("affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution").items()
+        spread = [
+            one
+            for one in pod.at("topologySpreadConstraints").items()
+            if one.at("whenUnsatisfiable").text() != "ScheduleAnyway" and (one.at("maxSkew").number() or 1) <= 1
+        ]
+        if not any(one.at("topologyKey").text() == "kubernetes.io/hostname" for one in (*terms, *spread)):
             yield Finding(
                 "has no required anti-affinity over kubernetes.io/hostname: two members may share a machine", etcd
             )

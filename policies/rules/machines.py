@@ -14,6 +14,9 @@ from policies.wording import secrets_in
 
 INSTANCE = "aws:ec2/instance:Instance"
 VOLUME = "aws:ebs/volume:Volume"
+_STARTS = (TEMPLATE, INSTANCE, "aws:ec2/launchConfiguration:LaunchConfiguration",
+           "aws:ec2/spotInstanceRequest:SpotInstanceRequest")  # fmt: skip
+"""What machines are started from."""
 SUBNET = "aws:ec2/subnet:Subnet"
 topic = Topic("Machines")
 
@@ -22,7 +25,7 @@ topic = Topic("Machines")
     "imdsv2-required",
     "Instance metadata answers only to IMDSv2.",
     severity="high",
-    types=(TEMPLATE, INSTANCE),
+    types=_STARTS,
     frameworks=("CKV_AWS_79", "CIS AWS Foundations 5.6"),
     why="With IMDSv1 one forwarded request of a program on the machine is enough to read the machine's credentials.",
     wrong="""
@@ -46,7 +49,7 @@ def imdsv2_required(resource: Resource, _: Settings) -> Iterator[str]:
     "imds-hop-limit",
     "Instance metadata does not travel further than the machine, unless its pods are listed as needing it.",
     severity="medium",
-    types=(TEMPLATE, INSTANCE),
+    types=_STARTS,
     frameworks=("CKV_AWS_341",),
     settings={
         "maximum": Setting(1, "Hops that an answer may travel. Pods that read notices of reclaims need 2."),
@@ -79,6 +82,16 @@ def _disks(resource: Resource) -> Iterator[Value]:
     if resource.type == VOLUME:
         yield resource.props
         return
+    yield from _attached_disks(resource)
+
+
+def _disks_or_none(resource: Resource) -> Iterator[Value]:
+    """The disks; where none is described, a description that is empty: the machine has one all the same."""
+    found = list(_disks(resource))
+    yield from found or [Value(None)]
+
+
+def _attached_disks(resource: Resource) -> Iterator[Value]:
     for mapping in resource.props.at("blockDeviceMappings").items():
         if mapping.at("ebs").is_set:
             yield mapping.at("ebs")
@@ -91,8 +104,8 @@ def _disks(resource: Resource) -> Iterator[Value]:
     "disk-encrypted",
     "Disks are encrypted.",
     severity="high",
-    types=(TEMPLATE, INSTANCE, VOLUME),
-    each=_disks,
+    types=(*_STARTS, VOLUME),
+    each=_disks_or_none,
     frameworks=("CKV_AWS_3", "CKV_AWS_8", "CKV_AWS_189", "CIS AWS Foundations 2.2.1"),
     settings={"key": Setting(False, "Whether a KMS key of yours must be named.", "boolean")},
     presence=("kmsKeyId",),
@@ -115,7 +128,9 @@ workers:
 )
 def disk_encrypted(disk: Value, settings: Settings) -> Iterator[str]:
     """The flag, and a key where that is asked for."""
-    if disk.at("encrypted").flag() is not True:
+    if disk.raw is None:
+        yield "blockDeviceMappings describes no disk: the root disk is as the machine image says, mostly plain"
+    elif disk.at("encrypted").flag() is not True:
         yield f"{_place(disk)}encrypted is not true"
     elif settings["key"] and not disk.at("kmsKeyId").is_set:
         yield f"{_place(disk)}kmsKeyId is not set"
@@ -126,7 +141,7 @@ def disk_encrypted(disk: Value, settings: Settings) -> Iterator[str]:
     "Disks are gp3 (or io2), not the older types that cost more and do less.",
     severity="low",
     level="advisory",
-    types=(TEMPLATE, INSTANCE, VOLUME),
+    types=(*_STARTS, VOLUME),
     each=_disks,
     settings={"types": Setting(["gp3", "io2", "st1", "sc1"], "Volume types that are allowed.", "array")},
     why="gp3 costs a fifth less than gp2 and its throughput does not depend on its size: images of 20 GB unpack at the "
@@ -143,9 +158,7 @@ workers:
 """,
     steps="Set the volume type to gp3.",
     references=("https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html",),
-    mend=lambda props: _for_disks(
-        props, lambda disk: _set(disk, ("volumeType" if "volumeType" in disk else "type",), "gp3")
-    ),
+    mend=lambda props: _for_disks(props, lambda disk: _modernise(disk)),  # noqa: PLW0108 - declared below
 )
 def disk_type_current(disk: Value, settings: Settings) -> Iterator[str]:
     """Volumes call it `type`, templates `volumeType`."""
@@ -158,7 +171,7 @@ def disk_type_current(disk: Value, settings: Settings) -> Iterator[str]:
     "no-public-address",
     "Machines have no public address, and subnets give none.",
     severity="high",
-    types=(TEMPLATE, INSTANCE, SUBNET),
+    types=(*_STARTS, SUBNET),
     frameworks=("CKV_AWS_88", "CKV_AWS_130"),
     why="A training machine is called by nobody from outside. A public address makes every port that a framework opens "
     "(rendezvous, dashboards, NCCL's sockets) a matter of one security group.",
@@ -222,7 +235,7 @@ def no_ssh_to_nodes(resource: Resource, settings: Settings) -> Iterator[str]:
     "no-secrets-in-user-data",
     "User data holds no secrets.",
     severity="critical",
-    types=(TEMPLATE, INSTANCE),
+    types=_STARTS,
     frameworks=("CKV_AWS_46",),
     why="Whoever may describe the template reads its user data, and so does every process of the machine that reaches "
     "the metadata "
@@ -244,7 +257,8 @@ workers:
 def no_secrets_in_user_data(resource: Resource, _: Settings) -> Iterator[str]:
     """Both spellings of the property, decoded."""
     for key in ("userData", "userDataBase64"):
-        for found in secrets_in(decoded(resource.props.at(key).text())):
+        text = resource.props.at(key).text()
+        for found in dict.fromkeys((*secrets_in(text), *secrets_in(decoded(text)))):
             yield f"{key} holds what looks like {found}"
 
 
@@ -270,6 +284,15 @@ def _set(props: RawProps, path: tuple[str, ...], wanted: Any) -> bool:
     return True
 
 
+def _modernise(disk: RawProps) -> bool:
+    """Only the types that gp3 replaces in everything: io1, st1 and the like somebody chose."""
+    for key in ("volumeType", "type"):
+        if disk.get(key) in ("gp2", "standard"):
+            disk[key] = "gp3"
+            return True
+    return False
+
+
 def _set_false(props: RawProps, *keys: str) -> bool:
     changed = False
     interfaces = props.get("networkInterfaces")
@@ -290,7 +313,7 @@ def _for_disks(props: RawProps, mend: Any) -> bool:
     for key in ("rootBlockDevice", "ebsBlockDevices"):
         value = props.get(key)
         disks += [one for one in (value if isinstance(value, list) else [value]) if _is_plain(one)]
-    if "blockDeviceMappings" not in props and "availabilityZone" in props and not disks:
+    if "availabilityZone" in props and not props.keys() & {"ami", "instanceType", "launchTemplate"}:
         disks = [props]  # a volume itself
     changed = [mend(disk) for disk in disks]  # all of them, not up to the first
     return any(changed)

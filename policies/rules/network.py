@@ -71,9 +71,15 @@ def no_ingress_from_everywhere(opening: tuple[Value, tuple[str, ...]], settings:
             if not _is_everywhere(cidr, int(settings["shortestPrefix"])):
                 continue
             first, last = one.at("fromPort").number(), one.at("toPort").number()
-            if first is not None and first == last and str(int(first)) in settings["ports"]:
+            protocol = one.at("ipProtocol").text() or one.at("protocol").text()
+            every = protocol in ("-1", "all")  # then the ports mean nothing
+            if not every and first is not None and first == last and str(int(first)) in settings["ports"]:
                 continue
-            ports = "all ports" if first is None or last is None or first < 0 else f"ports {first:.0f} to {last:.0f}"
+            ports = (
+                "all ports"
+                if every or first is None or last is None or first < 0
+                else f"ports {first:.0f} to {last:.0f}"
+            )
             yield f"{one.path or 'it'} lets {cidr} in on {ports}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.catalogue import ami_driver, machine
-from policies.groups import CAPACITY_BLOCK, NODE_GROUP, Group, gpu_groups, groups
+from policies.groups import CAPACITY_BLOCK, NODE_GROUP, Group, gpu_groups, groups, has_driver
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings
 from policies.values import UnknownMemberError
@@ -440,7 +440,7 @@ def image_fits_machine(group: Group, _: Settings) -> Iterator[Finding]:
         return
     driver = ami_driver(ami)
     for one in group.machines():
-        if one.has_gpu and "NVIDIA" not in ami:
+        if one.has_gpu and not has_driver(ami):
             yield Finding(f"amiType {ami} has no NVIDIA driver, and {one.name} has GPUs", group.resource)
         elif one.minimum_driver and driver and _number(driver) < _number(one.minimum_driver):
             yield Finding(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from policies.registry import Topic
 from policies.rule import Finding, RawProps, Resource, Setting, Settings, Stack
+from policies.values import Value
 from policies.wording import named_like_secret, secrets_in
 from policies.workloads import KUBERNETES, NODE_AGENTS, Container, Pod, containers, namespace_of, pods
 
@@ -86,9 +87,27 @@ pod:
 def no_host_access(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[Finding]:
     """Everything that level `baseline` forbids of this kind."""
     stack, owner = subject
-    found = [message for pod in pods(owner) for message in _host_access(pod)]
+    found = [message for pod in pods(owner, patches=True) for message in _host_access(pod)]
     if found and namespace_of(stack, owner) not in settings["agents"]:
         yield from (Finding(message, owner) for message in found)
+
+
+_LIKE_ROOT = {
+    "ALL",
+    "BPF",
+    "DAC_READ_SEARCH",
+    "NET_ADMIN",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+}
+"""Capabilities by which a container reaches what is outside of it."""
+
+
+def _added(context: Value) -> list[str]:
+    return [one.upper().removeprefix("CAP_") for one in context.at("capabilities", "add").texts()]
 
 
 def _host_access(pod: Pod) -> Iterator[str]:
@@ -99,8 +118,11 @@ def _host_access(pod: Pod) -> Iterator[str]:
         if one.at("hostPath").is_set:
             yield f"volume {name} is a hostPath"
     for container in pod.containers():
-        if container.value.at("securityContext", "privileged").flag():
+        context = container.value.at("securityContext")
+        if context.at("privileged").flag():
             yield f"container {container.name} is privileged"
+        if strong := [one for one in _added(context) if one in _LIKE_ROOT]:
+            yield f"container {container.name} has {', '.join(strong)}: as good as privileged"
 
 
 @topic.rule(
@@ -110,7 +132,12 @@ def _host_access(pod: Pod) -> Iterator[str]:
     types=KUBERNETES,
     each=pods,
     frameworks=("CKV_K8S_20", "CKV_K8S_23", "CKV_K8S_31", "CKV_K8S_37", "CIS Kubernetes Benchmark 5.2.6"),
-    settings={"agents": _AGENTS},
+    settings={
+        "agents": _AGENTS,
+        "capabilities": Setting(
+            ["NET_BIND_SERVICE", "IPC_LOCK"], "Capabilities that may be added; InfiniBand wants IPC_LOCK.", "array"
+        ),
+    },
     why="It is what remains when an unpickled file or a dependency turns out to be hostile: a user without rights in "
     "a container.",
     wrong="""
@@ -134,12 +161,12 @@ pod:
 )
 def runs_restricted(pod: Pod, settings: Settings) -> Iterator[str]:
     """Level `restricted`; of the pod or of the container, as Kubernetes reads it."""
-    found = list(_unrestricted(pod))
+    found = list(_unrestricted(pod, settings["capabilities"]))
     if found and pod.namespace not in settings["agents"]:
         yield from found
 
 
-def _unrestricted(pod: Pod) -> Iterator[str]:
+def _unrestricted(pod: Pod, capabilities: Sequence[str]) -> Iterator[str]:
     shared = pod.spec.at("securityContext")
     for container in pod.containers():
         own = container.value.at("securityContext")
@@ -159,6 +186,8 @@ def _unrestricted(pod: Pod) -> Iterator[str]:
             missing.append("capabilities.drop: [ALL]")
         if missing:
             yield f"container {container.name} lacks {', '.join(missing)}"
+        if more := [one for one in _added(own) if one not in capabilities]:
+            yield f"container {container.name} adds the capabilities {', '.join(more)}"
 
 
 _CHOSEN = {"privileged", "allowPrivilegeEscalation", "capabilities", "runAsUser"}
@@ -196,7 +225,7 @@ def _restrict(node: object, depth: int) -> bool:
     "Secrets are not written into the environment of pods.",
     severity="critical",
     types=KUBERNETES,
-    each=containers,
+    each=lambda owner: containers(owner, patches=True),
     frameworks=("CKV_K8S_35",),
     why="Whoever may look at the pod reads it, it is in the record of the stack and in every crash report.",
     wrong="""

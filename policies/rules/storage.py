@@ -8,15 +8,18 @@ from typing import Any
 
 from policies.registry import Topic
 from policies.rule import Finding, RawProps, Resource, Setting, Settings, Stack
-from policies.values import Value
+from policies.values import UNKNOWN, UnknownMemberError, Value
 
 BUCKETS = ("aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2")
 LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
 EFS = "aws:efs/fileSystem:FileSystem"
 KEY = "aws:kms/key:Key"
 CLASS = "kubernetes:storage.k8s.io/v1:StorageClass"
+_EBS = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com", "kubernetes.io/aws-ebs")
+"""Provisioners of EBS volumes: the driver, that of EKS Auto Mode, the old name."""
 topic = Topic("Storage")
 _S3 = "https://docs.aws.amazon.com/AmazonS3/latest/userguide"
+_SYMMETRIC = "SYMMETRIC_DEFAULT"
 _BLOCKS = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
 _CHECKOV_BLOCKS = ("CKV_AWS_53", "CKV_AWS_54", "CKV_AWS_55", "CKV_AWS_56")
 
@@ -42,7 +45,12 @@ home: {type: "aws:efs/fileSystem:FileSystem", properties: {creationToken: home, 
     references=("https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html",),
 )
 def file_system_encrypted(resource: Resource, _: Settings) -> Iterator[str]:
-    """EFS wants to be asked; FSx encrypts always, with AWS's own key unless told otherwise."""
+    """EFS wants to be asked; FSx encrypts always, with AWS's own key unless told otherwise.
+
+    A scratch file system takes no other key.
+    """
+    if resource.type == LUSTRE and resource.props.at("deploymentType").text().startswith("SCRATCH"):
+        return
     if resource.type == EFS and resource.props.at("encrypted").flag() is not True:
         yield "encrypted is not true"
     if not resource.props.at("kmsKeyId").is_set:
@@ -70,7 +78,7 @@ block:
 )
 def storage_class_encrypted(resource: Resource, _: Settings) -> Iterator[str]:
     """Only of the EBS driver."""
-    if resource.props.at("provisioner").text() not in ("ebs.csi.aws.com", "kubernetes.io/aws-ebs"):
+    if resource.props.at("provisioner").text() not in _EBS:
         return
     if resource.props.at("parameters", "encrypted").flag() is not True:
         yield "parameters.encrypted is not true"
@@ -177,10 +185,11 @@ versions:
     references=(f"{_S3}/Versioning.html",),
 )
 def bucket_versioned(subject: Companion, _: Settings) -> Iterator[Finding]:
-    """By a resource of its own, or inline."""
+    """By a resource of its own, or inline as the older kinds of buckets have it."""
     of_bucket = _companions(subject, "BucketVersioning")
     states = [one.props.at("versioningConfiguration", "status").text() for one in of_bucket]
-    if "Enabled" not in states and not subject[1].props.at("versioning", "enabled").flag():
+    inline = [subject[1].props.at(key, "enabled") for key in ("versioning", "versionings")]
+    if "Enabled" not in states and not any(one.flag() for one in inline):
         yield Finding("is not versioned", subject[1])
 
 
@@ -211,31 +220,65 @@ tls:
 )
 def bucket_tls_only(subject: Companion, _: Settings) -> Iterator[Finding]:
     """A policy whose text is not known yet is not judged."""
-    if not any(_denies_plain(one.props.at("policy")) for one in _companions(subject, "BucketPolicy")):
+    documents = [one.props.at("policy") for one in (*_companions(subject, "BucketPolicy"), subject[1])]
+    if not any(_denies_plain(one) for one in documents):
         yield Finding("has no policy that denies requests without TLS", subject[1])
 
 
 def _denies_plain(document: Value) -> bool:
+    """Everybody, every action, every object, and no condition besides that there is no TLS."""
     for one in statements(document):
-        condition = one.get("Condition")
-        tests = condition.values() if isinstance(condition, dict) else ()
-        if one.get("Effect") == "Deny" and any(
-            isinstance(test, dict) and str(test.get("aws:SecureTransport", "")).lower() == "false" for test in tests
-        ):
+        principal = one.get("Principal")
+        everybody = "*" in listed(principal.get("AWS") if isinstance(principal, dict) else principal)
+        every_action = {"*", "s3:*"} & {each.lower() for each in listed(one.get("Action"))}
+        every_object = any(each.endswith("*") for each in listed(one.get("Resource")))
+        if one.get("Effect") == "Deny" and everybody and every_action and every_object and _only_plain(one):
             return True
     return False
 
 
+def _only_plain(statement: dict[str, Any]) -> bool:
+    condition = statement.get("Condition")
+    tests = [
+        (operator.lower(), key.lower(), [str(each).lower() for each in (value if isinstance(value, list) else [value])])
+        for operator, test in (condition.items() if isinstance(condition, dict) else ())
+        if isinstance(test, dict)
+        for key, value in test.items()
+    ]
+    return len(tests) == 1 and tests[0] in [
+        (operator, "aws:securetransport", ["false"]) for operator in ("bool", "boolifexists")
+    ]
+
+
+def listed(value: object) -> list[str]:
+    """The texts of a member of a statement, which may be one or a list."""
+    if isinstance(value, str):
+        return [value]
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
+
+
 def statements(document: Value) -> list[dict[str, Any]]:
-    """The statements of a policy document, given as JSON text or as a mapping; none where it is neither."""
+    """The statements of a policy document, given as JSON text or as a mapping; none where it is neither.
+
+    Raises:
+        UnknownMemberError: it, or something in it, is known only after `up`.
+    """
     raw: Any = document.raw
-    if document.is_unknown or isinstance(raw, str):
+    if _has_unknown(raw):
+        raise UnknownMemberError(document.path)
+    if isinstance(raw, str):
         try:
-            raw = json.loads(document.text())
-        except ValueError:
+            raw = json.loads(raw)
+        except (ValueError, RecursionError):
             return []
     found = raw.get("Statement") if isinstance(raw, dict) else None
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+
+
+def _has_unknown(raw: object) -> bool:
+    if isinstance(raw, dict | list):
+        return any(_has_unknown(one) for one in (raw.values() if isinstance(raw, dict) else raw))
+    return raw is UNKNOWN
 
 
 @topic.rule(
@@ -263,12 +306,14 @@ encryption:
     references=(f"{_S3}/UsingKMSEncryption.html",),
 )
 def bucket_encrypted(subject: Companion, _: Settings) -> Iterator[Finding]:
-    """aws:kms with a key named."""
-    for one in _companions(subject, "BucketServerSideEncryptionConfiguration"):
-        for rule in one.props.at("rules").items():
-            default = rule.at("applyServerSideEncryptionByDefault")
-            if default.at("sseAlgorithm").text().startswith("aws:kms") and default.at("kmsMasterKeyId").is_set:
-                return
+    """aws:kms with a key named; by a resource of its own, or inline as the older kinds of buckets have it."""
+    companions = _companions(subject, "BucketServerSideEncryptionConfiguration")
+    keys = ("serverSideEncryptionConfiguration", "serverSideEncryptionConfigurations")
+    inline = [subject[1].props.at(key, member) for key in keys for member in ("rule", "rules")]
+    for rule in [each for rules in (*(one.props.at("rules") for one in companions), *inline) for each in rules.items()]:
+        default = rule.at("applyServerSideEncryptionByDefault")
+        if default.at("sseAlgorithm").text().startswith("aws:kms") and default.at("kmsMasterKeyId").is_set:
+            return
     yield Finding("has no default encryption with a KMS key", subject[1])
 
 
@@ -298,12 +343,16 @@ lifecycle:
     references=(f"{_S3}/mpu-abort-incomplete-mpu-lifecycle-config.html",),
 )
 def bucket_ends_uploads(subject: Companion, settings: Settings) -> Iterator[Finding]:
-    """A rule that is on."""
+    """A rule that is on; of a resource of its own, or inline as the older kinds of buckets have it."""
     for one in _companions(subject, "BucketLifecycleConfiguration"):
         for rule in one.props.at("rules").items():
             days = rule.at("abortIncompleteMultipartUpload", "daysAfterInitiation").number()
             if rule.at("status").text() == "Enabled" and days is not None and days <= settings["days"]:
                 return
+    for rule in subject[1].props.at("lifecycleRules").items():
+        days = rule.at("abortIncompleteMultipartUploadDays").number()
+        if rule.at("enabled").flag() and days is not None and days <= settings["days"]:
+            return
     yield Finding(f"has no lifecycle rule that ends unfinished uploads within {settings['days']} days", subject[1])
 
 
@@ -324,18 +373,25 @@ key: {type: "aws:kms/key:Key", properties: {deletionWindowInDays: 30, enableKeyR
 """,
     steps="Set enableKeyRotation: true and deletionWindowInDays: 30.",
     references=("https://docs.aws.amazon.com/kms/latest/developerguide/rotate-keys.html",),
-    mend=lambda props: (
-        props.get("enableKeyRotation") is not True and bool(props.update(enableKeyRotation=True) or True)
-    ),
+    mend=lambda props: _rotate(props),  # noqa: PLW0108 - declared below
 )
 def key_rotated(key: Resource, settings: Settings) -> Iterator[str]:
     """Asymmetric keys cannot be rotated."""
-    kind = key.props.at("customerMasterKeySpec").text() or key.props.at("keySpec").text() or "SYMMETRIC_DEFAULT"
-    if kind == "SYMMETRIC_DEFAULT" and key.props.at("enableKeyRotation").flag() is not True:
+    if (
+        key.props.at("customerMasterKeySpec").text() in ("", _SYMMETRIC)
+        and key.props.at("enableKeyRotation").flag() is not True
+    ):
         yield "enableKeyRotation is not true"
     days = key.props.at("deletionWindowInDays").number()
     if days is not None and days < settings["days"]:
         yield f"deletionWindowInDays is {days:.0f}; at least {settings['days']}"
+
+
+def _rotate(props: RawProps) -> bool:
+    if props.get("enableKeyRotation") is True or props.get("customerMasterKeySpec") not in (None, "", _SYMMETRIC):
+        return False
+    props["enableKeyRotation"] = True
+    return True
 
 
 @topic.rule(

@@ -235,7 +235,7 @@ VARIANTS = (
         "dev",
         _NODES,
         "gpu-spot-nodes",
-        ("types-alike", "gpu-count-capped"),
+        ("types-alike", "gpu-count-capped", "cost-per-hour-capped"),
         _set("instanceTypes", value=["g6.xlarge", "g6.12xlarge"]),
     ),
     Variant(
@@ -243,7 +243,7 @@ VARIANTS = (
         "dev",
         _NODES,
         "gpu-spot-nodes",
-        ("types-known", "cost-per-hour-capped"),
+        ("types-known", "gpu-count-capped", "cost-per-hour-capped"),
         _set("instanceTypes", value=["g6.xlarge", "g5.xlrge"]),
         refused=True,
     ),
