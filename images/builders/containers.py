@@ -66,9 +66,7 @@ class Buildah:
 
     def login(self, registry: str, user: str, password: str) -> None:
         """See `Tool.login`."""
-        answer = ask([self.name, "login", "--username", user, "--password-stdin", registry], stdin=password)
-        if answer.code != 0:
-            raise BuildError(f"{registry} does not accept the login: {answer.err.strip()}")
+        give_login(self.name, registry, user, password)
 
     def _save_command(self, tag: str, file: Path) -> list[str]:
         return [self.name, "push", "--quiet", tag, f"oci-archive:{file}"]
@@ -112,6 +110,18 @@ def build_command(tool: str, order: Order, secrets: dict[str, Path]) -> list[str
         f"--file={order.context / 'Dockerfile'}",
         str(order.context),
     ]
+
+
+def give_login(tool: str, registry: str, user: str, password: str) -> None:
+    """Give a tool a login, its password by stdin: a list of processes shows every argument.
+
+    Raises:
+        BuildError: the registry does not accept it, or the tool cannot keep it.
+    """
+    answer = ask([tool, "login", "--username", user, "--password-stdin", registry], stdin=password)
+    if answer.code != 0:
+        said = answer.err.strip() or "it said nothing"
+        raise BuildError(f"`{tool} login {registry}` does not accept the login as {user}: {said}")
 
 
 def no_image(tool: str, tag: str, why: str) -> BuildError:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from images.builders.built import Built, Order, Told, build_arguments, untold
-from images.builders.containers import no_image
+from images.builders.containers import give_login, no_image
 from images.builders.failures import Work
 from images.builders.files import complete, require_context
 from images.builders.mounts import secrets_of
@@ -36,10 +36,8 @@ class Docker:
                 " `docker buildx create --use` makes one that does not"
             )
         with secrets_of(order) as secrets:
-            # BuildKit takes the time of an image from the environment of the client as well.
-            variables = {"SOURCE_DATE_EPOCH": str(order.timestamp), "DOCKER_BUILDKIT": "1"}
             command = build_command(order, secrets, rewrites=rewrites)
-            run(command, work, log=order.log, told=told, environment=variables)
+            run(command, work, log=order.log, told=told)
         image_id, digest, architecture, size = self.inspect(order.tag)
         seconds = time.monotonic() - begin
         return Built(order.row, order.tag, image_id, digest, self.name, architecture, size, seconds)
@@ -82,9 +80,7 @@ class Docker:
 
     def login(self, registry: str, user: str, password: str) -> None:
         """See `Tool.login`."""
-        answer = ask([self.name, "login", "--username", user, "--password-stdin", registry], stdin=password)
-        if answer.code != 0:
-            raise BuildError(f"{registry} does not accept the login: {answer.err.strip()}")
+        give_login(self.name, registry, user, password)
 
     def _rewrites_times(self) -> bool:
         """Whether the builder in use can give all files of an image one time.

@@ -104,10 +104,15 @@ def _other_base(work: Work, _: str) -> str:
     )
 
 
-def _unreachable(_: Work, line: str) -> str:
+def _unreachable(work: Work, line: str) -> str:
+    proxy = (
+        "the proxies of ~/.docker/config.json, which docker takes instead of HTTPS_PROXY"
+        if work.tool == "docker"
+        else "HTTPS_PROXY, which the build takes over"
+    )
     return (
         "a name could not be looked up, or a server not be reached, from inside the build"
-        f" ({_cut(line)}). Look at this computer's network and DNS, and at HTTPS_PROXY, which the build takes over"
+        f" ({_cut(line)}). Look at this computer's network and DNS, and at {proxy}"
     )
 
 

@@ -15,8 +15,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from images.builders import registry
 from infra.cli import app
 from infra.cli import workspace as workspaces
+from infra.cli.images import pin as pin_command
 from infra.cli.images import pushing
 from infra.errors import TrainyardError
 
@@ -151,6 +153,26 @@ def test_digests_cannot_be_read_without_a_way_to_the_registries() -> None:
     assert ran.returncode == 1
     assert "Traceback" not in ran.stderr
     assert "registry-1.docker.io cannot be reached" in ran.stderr
+
+
+def test_digests_are_compared_and_written_with_the_comments_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "matrix.toml"
+    text = (CHECKOUT / "images" / "matrix.toml").read_text()
+    file.write_text(text)
+    monkeypatch.setattr(pin_command.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(registry, "digest", lambda _: DIGEST)
+    assert app(["images", "pin", "--check", "--json"], standalone_mode=False) == 1
+    assert json.loads(capfd.readouterr().out)["written"] is False
+    assert file.read_text() == text
+    assert not app(["images", "pin", "--json"], standalone_mode=False)
+    assert json.loads(capfd.readouterr().out)["written"] is True
+    made = file.read_text()
+    assert {base["digest"] for base in tomllib.loads(made)["base"].values()} == {DIGEST}
+    assert [line for line in made.splitlines() if "#" in line] == [line for line in text.splitlines() if "#" in line]
+    assert not app(["images", "pin", "--check"], standalone_mode=False)
+    assert [one.name for one in tmp_path.iterdir()] == ["matrix.toml"]
 
 
 @pytest.fixture

@@ -307,7 +307,9 @@ def test_a_password_goes_by_stdin(script: Script, tmp_path: Path, tool: Buildah 
     assert (tmp_path / "stdin").read_text() == "a secret"
     assert (tmp_path / "arguments").read_text() == "login --username AWS --password-stdin registry.example\n"
     script(tool.name, "cat >/dev/null; echo 'unauthorized' >&2; exit 1")
-    with pytest.raises(BuildError, match="does not accept the login: unauthorized"):
+    with pytest.raises(
+        BuildError, match=f"`{tool.name} login registry.example` does not accept the login as AWS: unauthorized"
+    ):
         tool.login("registry.example", "AWS", "a secret")
 
 
