@@ -202,7 +202,8 @@ class Engine:
             raise PolicyError(self._broken(operation, broken), summary)
         if process.returncode != 0:
             told = problems or [said or f"it ended with code {process.returncode} and said nothing"]
-            lines = list(dict.fromkeys(line for text in told for line in text.strip().splitlines()))
+            words = [policy_results.in_words(line) for text in told for line in text.strip().splitlines()]
+            lines = list(dict.fromkeys(words))
             kept = "Nothing was changed" if operation in ("preview", "drift") else "What was done is recorded"
             raise EngineRunError(
                 f"pulumi {operation} of stack {self.stack} failed{' at ' + ', '.join(failed) if failed else ''}:\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -120,6 +121,20 @@ def from_event(event: Mapping[str, Any]) -> PolicyResult | None:
             pack=done.get("policyPackName", ""),
         )
     return None
+
+
+_RAISED = re.compile(r"failed to run policy: Exception calling application: ")
+_NOT_STARTED = re.compile(r'policy pack "(?P<pack>[^"]+)" failed to start')
+
+
+def in_words(line: str) -> str:
+    """What the engine says of a pack that itself is broken, so that nobody looks for the mistake in the program."""
+    if found := _RAISED.search(line):
+        cause = line[found.end() :] or "it does not say why"
+        return f"a rule of a policy pack failed, which is a mistake of the rule and not of the program: {cause}"
+    if found := _NOT_STARTED.search(line):
+        return f"policy pack {found['pack']} does not start, so that nothing was judged. Why: python {found['pack']}"
+    return line
 
 
 def in_order(results: Iterable[PolicyResult]) -> list[PolicyResult]:

@@ -47,6 +47,16 @@ class UndecidedError(UnknownValueError):
         self.message = f"cannot be judged before up: {', '.join(paths)} {verb} unknown"
 
 
+class RuleError(Exception):
+    """A rule itself failed: said in a sentence, since the engine shows nothing else of it."""
+
+    def __init__(self, rule: Rule, where: str, error: Exception) -> None:
+        super().__init__(
+            f"{rule.name} at {where}: {type(error).__name__}: {error}. Report it; until it is mended, switch the rule "
+            f'off in the settings of the policies: "{rule.name}": "disabled"'
+        )
+
+
 def serve() -> None:
     """Answer the engine until it ends this process."""
     convert_once(pulumi_policy.policy)
@@ -109,13 +119,21 @@ def documentation(rule: Rule) -> str:
 def _validate(rule: Rule, args: ResourceValidationArgs, report: ReportViolation) -> None:
     if not _is_of_types(args.resource_type, rule.types):
         args.not_applicable()
-    _report(judge(rule, _resource(args), args.get_config()), report)
+    _report(_judged(rule, _resource(args), args.get_config()), report)
 
 
 def _validate_stack(
     rule: Rule, seen: Mapping[str, Resource], args: StackValidationArgs, report: ReportViolation
 ) -> None:
-    _report(judge(rule, _stack(args, seen), args.get_config()), report)
+    _report(_judged(rule, _stack(args, seen), args.get_config()), report)
+
+
+def _judged(rule: Rule, target: Resource | Stack, settings: Mapping[str, Any] | None) -> Verdict:
+    try:
+        return judge(rule, target, settings)
+    except Exception as error:
+        where = f"{target.kind} {target.name}" if isinstance(target, Resource) else "the stack"
+        raise RuleError(rule, where, error) from error
 
 
 def _remediate(rule: Rule, args: ResourceValidationArgs) -> Mapping[str, Any] | None:
@@ -125,7 +143,7 @@ def _remediate(rule: Rule, args: ResourceValidationArgs) -> Mapping[str, Any] | 
     raw = dict(serialize_properties(args.props))
     # After another correction the SDK hands on what that returned, without its guards: here they are always new.
     args.props = unknown_checking_proxy(deserialize_properties(raw))
-    if not judge(rule, _resource(args), args.get_config()).findings:
+    if not _judged(rule, _resource(args), args.get_config()).findings:
         return None  # what complies in its own way, or cannot be judged, is left alone
     return raw if rule.mend(raw) else None
 

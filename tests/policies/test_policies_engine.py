@@ -7,6 +7,7 @@ A preview goes on after broken rules, mandatory ones too, so that all of them ar
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from broken_stacks import VARIANTS, Variant
 from infra.cli.console import Steps
 from infra.cli.policies import OWN
 from infra.cli.workspace import PREVIEWING, RehearsedWorkspace
-from infra.engine import PolicyError, Summary
+from infra.engine import EngineRunError, PolicyError, Summary
 from infra.policy_results import PolicyPack
 from infra.rehearsal.tools import project_folder
 from policies.configuration import configuration_file, mandatory
@@ -81,6 +82,34 @@ def test_the_examples_are_not_stopped(previews: Previews, monkeypatch: pytest.Mo
     assert not stopped
     assert [one for one in summary.policies if one.outcome == "violation"] == []
     assert summary.changes["create"] > 100
+
+
+PACKS_WITH_MISTAKES = {
+    "a rule of a policy pack failed, which is a mistake of the rule and not of the program: 'vpcConfig'": """
+from pulumi_policy import EnforcementLevel, PolicyPack, ResourceValidationPolicy
+
+def careless(args, report):
+    if args.resource_type == "aws:eks/cluster:Cluster":
+        raise KeyError("vpcConfig")
+
+PolicyPack("careless", [ResourceValidationPolicy("careless", "It fails.", careless)], EnforcementLevel.MANDATORY)
+""",
+    "does not start, so that nothing was judged. Why: python ": 'raise RuntimeError("no such table")',
+}
+
+
+@pytest.mark.parametrize("said", PACKS_WITH_MISTAKES, ids=["raises", "does-not-start"])
+def test_a_pack_that_is_broken_itself_is_said_to_be(previews: Previews, tmp_path: Path, said: str) -> None:
+    python = {"name": "python", "options": {"toolchain": "pip", "virtualenv": sys.prefix}}
+    (tmp_path / "PulumiPolicy.yaml").write_text(yaml.safe_dump({"name": "careless", "runtime": python}))
+    (tmp_path / "__main__.py").write_text(PACKS_WITH_MISTAKES[said])
+    previews.workspace.write_project()
+    engine = replace(previews.workspace, packs=(PolicyPack(tmp_path),)).engine(PREVIEWING)
+    with pytest.raises(EngineRunError) as error:
+        engine.run("preview")
+    assert said in str(error.value)
+    assert "Traceback" not in str(error.value)
+    assert not isinstance(error.value, PolicyError)
 
 
 def test_each_mistake_is_caught_by_its_rules_and_by_no_others(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from pulumi_policy import PolicyResource
 
 from policies.once import convert_once
-from policies.pack import policy
+from policies.pack import RuleError, policy
+from policies.rule import Resource, Settings
 from policies.rules import all_rules
 from policies.testing import (
     UNKNOWN,
@@ -408,6 +410,15 @@ class TestCorrections:
     def test_a_machine_is_not_taken_for_its_disk(self) -> None:
         props = {"instanceType": "g6.xlarge", "availabilityZone": "us-east-2a"}
         assert remediated(policy(all_rules()["disk-encrypted"]), resource(INSTANCE, props)) is None
+
+
+def test_a_rule_that_fails_itself_says_which_and_where() -> None:
+    def careless(subject: Resource, settings: Settings) -> Iterator[str]:
+        yield subject.props.raw["missing"]
+
+    broken = replace(all_rules()["disk-encrypted"], check=careless, each=None)
+    with pytest.raises(RuleError, match=r"disk-encrypted at LaunchTemplate it: KeyError: 'missing'\. Report it"):
+        run(policy(broken), resource(TEMPLATE, {}))
 
 
 class TestNumbers:
