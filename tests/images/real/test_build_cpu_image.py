@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from real_builds import (
 
 from images.builders.containers import Buildah
 from images.matrix import matrix
+from infra.local.engines import ensure
 from training.launch import exit_codes
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(3600), pytest.mark.xdist_group("cpu-image")]
@@ -53,6 +55,29 @@ def image(folder: Path) -> str:
     assert archive.is_file(), "TRAINYARD_TRAINING_ARCHIVE names no archive of a built image; make test-images builds it"
     buildah("tag", buildah("pull", "--quiet", f"oci-archive:{archive}").splitlines()[-1], IMAGE)
     return IMAGE
+
+
+@pytest.fixture
+def rendezvous(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """etcd, where launchers meet in a cluster: with torch's own rendezvous a launcher's code says less."""
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    client, peer = (f"http://127.0.0.1:{port}" for port in ports)
+    program = ensure(["etcd"])["etcd"].path
+    command: list[str | Path] = [
+        *(program, f"--data-dir={tmp_path / 'etcd'}", "--unsafe-no-fsync", "--log-level=error"),
+        *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}", f"--listen-peer-urls={peer}"),
+        *(f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}"),
+    ]
+    process = subprocess.Popen(command)
+    try:
+        yield ("--rdzv-backend", "etcd", "--rdzv-endpoint", client.removeprefix("http://"))
+    finally:
+        process.kill()
+        process.wait()
 
 
 def events(output: str, kind: str) -> list[dict[str, Any]]:
@@ -90,9 +115,13 @@ def test_two_workers_train_in_it_by_buildah_run(image: str) -> None:
     assert finished["accuracy"] > 0.9
 
 
-def test_sigterm_to_process_1_leads_to_a_checkpoint_and_the_documented_code(image: str) -> None:
+def test_sigterm_to_process_1_leads_to_a_checkpoint_and_the_documented_code(
+    image: str, rendezvous: tuple[str, ...]
+) -> None:
     with container(image) as made:
-        process = made.start(*DIGITS, "--epochs", "1000", "--checkpoint-every", "100000", **ADDRESS)
+        process = made.start(
+            *rendezvous, "--rdzv-id", "first", *DIGITS, "--epochs", "1000", "--checkpoint-every", "100000", **ADDRESS
+        )
         before = lines(process, until='"step": 3,')
         first = process_1(process)
         assert first.name() == "tini"
@@ -103,7 +132,7 @@ def test_sigterm_to_process_1_leads_to_a_checkpoint_and_the_documented_code(imag
         step = events(before + output, "step")[-1]["step"]
         (saved,) = events(output, "checkpoint")
         assert saved["step"] == step
-        again = made.start(*DIGITS, "--epochs", "1", **ADDRESS)
+        again = made.start(*rendezvous, "--rdzv-id", "again", *DIGITS, "--epochs", "1", **ADDRESS)
         resumed, _ = again.communicate(timeout=MINUTES)
         assert again.returncode == exit_codes.FINISHED, resumed
         assert saved["path"] in resumed or events(resumed, "finished")[0]["step"] >= step
