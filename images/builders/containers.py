@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from images.builders.built import Built, Order, Told, build_arguments, untold
@@ -36,16 +37,13 @@ class Buildah:
 
     def inspect(self, tag: str) -> tuple[str, str | None, str, int]:
         """See `Tool.inspect`."""
-        said = json.loads(self._ask(["inspect", "--type", "image", tag], tag))
-        # The manifest of the store lists layers as they are there: not compressed.
-        layers = json.loads(said["Manifest"])["layers"]
-        digest = said["FromImageDigest"] or None
-        return (
-            f"sha256:{said['FromImageID']}",
-            digest,
-            said["OCIv1"]["architecture"],
-            sum(one["size"] for one in layers),
-        )
+        answer = self._ask(["inspect", "--type", "image", tag], tag)
+        with understood(self.name, tag):
+            said = json.loads(answer)
+            # The manifest of the store lists layers as they are there: not compressed.
+            size = sum(one["size"] for one in json.loads(said["Manifest"])["layers"])
+            digest = said["FromImageDigest"] or None
+            return f"sha256:{said['FromImageID']}", digest, said["OCIv1"]["architecture"], size
 
     def save(self, tag: str, archive: Path, told: Told = untold) -> None:
         """See `Tool.save`."""
@@ -85,9 +83,11 @@ class Podman(Buildah):
 
     def inspect(self, tag: str) -> tuple[str, str | None, str, int]:
         """See `Tool.inspect`."""
-        (said,) = json.loads(self._ask(["image", "inspect", tag], tag))
-        image_id = said["Id"] if said["Id"].startswith("sha256:") else f"sha256:{said['Id']}"
-        return image_id, said.get("Digest") or None, said["Architecture"], said["Size"]
+        answer = self._ask(["image", "inspect", tag], tag)
+        with understood(self.name, tag):
+            (said,) = json.loads(answer)
+            image_id = said["Id"] if said["Id"].startswith("sha256:") else f"sha256:{said['Id']}"
+            return image_id, said.get("Digest") or None, said["Architecture"], said["Size"]
 
     def _save_command(self, tag: str, file: Path) -> list[str]:
         return [self.name, "save", "--quiet", "--format", "oci-archive", "--output", str(file), tag]
@@ -122,6 +122,22 @@ def give_login(tool: str, registry: str, user: str, password: str) -> None:
     if answer.code != 0:
         said = answer.err.strip() or "it said nothing"
         raise BuildError(f"`{tool} login {registry}` does not accept the login as {user}: {said}")
+
+
+@contextlib.contextmanager
+def understood(tool: str, tag: str) -> Iterator[None]:
+    """Reads what a tool answers about an image.
+
+    Raises:
+        BuildError: it is not what that tool is known to answer.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise BuildError(
+            f"{tool} answers about {tag} what nobody here understands. Look at `{tool} version`, and whether the"
+            f" {tool} on PATH is a wrapper that says more than {tool} itself"
+        ) from None
 
 
 def no_image(tool: str, tag: str, why: str) -> BuildError:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from images.builders.built import Built, Order, Told, build_arguments, untold
-from images.builders.containers import give_login, no_image
+from images.builders.containers import give_login, no_image, understood
 from images.builders.failures import Work
 from images.builders.files import complete, require_context
 from images.builders.mounts import secrets_of
@@ -32,8 +32,8 @@ class Docker:
         rewrites = self._rewrites_times()
         if not rewrites:
             told(
-                "the builder that is part of docker keeps the times of files, so no two builds have the same id;"
-                " `docker buildx create --use` makes one that does not"
+                "no two builds will have the same id: the builder that is part of docker keeps the times of files, and"
+                " one that `docker buildx create --use` makes would set them"
             )
         with secrets_of(order) as secrets:
             command = build_command(order, secrets, rewrites=rewrites)
@@ -47,9 +47,10 @@ class Docker:
         answer = ask([self.name, "image", "inspect", tag])
         if answer.code != 0:
             raise no_image(self.name, tag, answer.err)
-        (said,) = json.loads(answer.out)
-        digests = [name.rpartition("@")[2] for name in said.get("RepoDigests") or []]
-        return said["Id"], digests[0] if digests else None, said["Architecture"], said["Size"]
+        with understood(self.name, tag):
+            (said,) = json.loads(answer.out)
+            digests = [name.rpartition("@")[2] for name in said.get("RepoDigests") or []]
+            return said["Id"], digests[0] if digests else None, said["Architecture"], said["Size"]
 
     def save(self, tag: str, archive: Path, told: Told = untold) -> None:
         """See `Tool.save`. The archive of docker 25 and later is an OCI archive as well."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 
 import boto3
@@ -18,7 +19,6 @@ from moto import mock_aws
 from images.builders import registry
 from infra.cli import app
 from infra.cli import workspace as workspaces
-from infra.cli.images import pin as pin_command
 from infra.cli.images import pushing
 from infra.errors import TrainyardError
 
@@ -161,7 +161,7 @@ def test_digests_are_compared_and_written_with_the_comments_kept(
     file = tmp_path / "matrix.toml"
     text = (CHECKOUT / "images" / "matrix.toml").read_text()
     file.write_text(text)
-    monkeypatch.setattr(pin_command.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     monkeypatch.setattr(registry, "digest", lambda _: DIGEST)
     assert app(["images", "pin", "--check", "--json"], standalone_mode=False) == 1
     assert json.loads(capfd.readouterr().out)["written"] is False

@@ -313,6 +313,16 @@ def test_a_password_goes_by_stdin(script: Script, tmp_path: Path, tool: Buildah 
         tool.login("registry.example", "AWS", "a secret")
 
 
+@pytest.mark.parametrize("answer", ["", "<html>", "[]", "[{}]", "{}", "null", "7"])
+@pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
+def test_an_answer_in_words_of_another_tool_is_a_sentence(
+    script: Script, tool: Buildah | docker.Docker, answer: str
+) -> None:
+    script(tool.name, f"echo '{answer}'")
+    with pytest.raises(BuildError, match=f"{tool.name} answers about a:1 what nobody here understands"):
+        tool.inspect("a:1")
+
+
 @pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
 def test_an_image_that_is_not_there_is_a_sentence(script: Script, tool: Buildah | docker.Docker) -> None:
     script(tool.name, "echo 'image not known' >&2; exit 125")
