@@ -15,6 +15,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def read(content: bytes) -> tuple[int, str]:
             report = _member(packed, members[_REPORT], _MOST_TEXT)
         number = json.loads(claim)["number"]
         text = report.decode("utf-8")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError) as error:
         raise StepError(f"the artifact cannot be read: {error}") from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise StepError("the artifact's files are not what they should be") from error
@@ -118,7 +119,12 @@ def read(content: bytes) -> tuple[int, str]:
 
 
 def _member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-    """The content of a file, with a limit on what really comes out: the size in the archive is a claim as well."""
+    """The content of a file, with a limit on what really comes out: the size in the archive is a claim as well.
+
+    GitHub's archives are deflated; LZMA would be given as much memory as the archive asks for.
+    """
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise StepError(f"{member.filename} is packed otherwise than GitHub does")
     with packed.open(member) as opened:
         content = opened.read(most + 1)
     if len(content) > most:

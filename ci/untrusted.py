@@ -15,10 +15,11 @@ _TAGS = frozenset({"details", "summary", "b", "br", "sub", "sup", "table", "thea
 _TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)\s*/?>")  # without attributes
 _GAP = "\u200b"  # nobody sees it, and it ends what GitHub would make a link or a mention of
 _KEPT_CONTROLS = "\n\t"
-_SCHEME = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|vbscript|file):")
-_HOST = re.compile(r"(?i)\bwww\.")
-_REFERENCE = re.compile(r"(?i)#(?=\d)|\bGH-(?=\d)")
-_COMMIT = re.compile(r"\b[0-9a-f]{7}(?=[0-9a-f]{0,33}\b)")
+# Links begin in the middle of a word as well (`_https://`, `1https://`), and a backslash before a sign is not seen.
+_SCHEME = re.compile(r"(?i)(https?|ftp|mailto|javascript|data|vbscript|file)(?=\\?:)")
+_HOST = re.compile(r"(?i)www(?=\\?\.)")
+_REFERENCE = re.compile(r"(?i)#(?=\d)|GH(?=\\?-\d)")
+_COMMIT = re.compile(r"(?i)[0-9a-f]{6}(?=[0-9a-f])")  # seven digits are enough for a link to a commit
 _ENTITY = re.compile(r"&(?=#|[A-Za-z])")  # `&#64;` would be read as @ by whatever looks for mentions
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
@@ -46,10 +47,9 @@ def _line(line: str) -> str:
         .replace("]:", f"]{_GAP}:")
         .replace("][", f"]{_GAP}[")
     )
-    line = _SCHEME.sub(rf"\1{_GAP}:", line)
-    line = _HOST.sub(f"www{_GAP}.", line)
-    line = _REFERENCE.sub(lambda found: f"{found[0]}{_GAP}", line)
-    return _COMMIT.sub(lambda found: f"{found[0]}{_GAP}", line)
+    for living in (_SCHEME, _HOST, _REFERENCE, _COMMIT):
+        line = living.sub(lambda found: f"{found[0]}{_GAP}", line)
+    return line
 
 
 def _bracket(line: str, at: int) -> str:

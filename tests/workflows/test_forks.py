@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import struct
 import zipfile
 from collections.abc import Callable
@@ -170,6 +171,22 @@ def forged_size() -> bytes:
     return bytes(content)
 
 
+def otherwise_packed() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as packed:
+        packed.writestr("pull-request.json", CLAIM)
+        packed.writestr("report.md", "## Preview\n")
+    return content.getvalue()
+
+
+def spoilt() -> bytes:
+    """An archive whose directory is right, and whose content is no deflated text."""
+    content = bytearray(artifact(report="# Preview\n" * 400))
+    at = content.rindex(b"PK\x03\x04") + 30 + len("report.md")
+    content[at : at + 8] = b"\xff" * 8
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -181,9 +198,11 @@ def forged_size() -> bytes:
         (artifact(report="x" * 10_000_000), "more than 400,000 bytes"),
         (artifact(report="x" * (MOST + 1)), "not posted"),
         (artifact(report=b"\xff\xfe\x00"), "not what they should be"),
-        (forged_size(), ""),
+        (forged_size(), "cannot be read"),
+        (otherwise_packed(), "packed otherwise"),
+        (spoilt(), "cannot be read"),
     ],
-    ids=["text", "empty", "cut", "path", "script", "bomb", "long", "binary", "forged size"],
+    ids=["text", "empty", "cut", "path", "script", "bomb", "long", "binary", "forged size", "lzma", "spoilt"],
 )
 def test_a_hostile_artifact_is_refused_in_a_sentence(
     github: FakeGitHub, post: Post, capsys: pytest.CaptureFixture[str], content: bytes, why: str
@@ -239,12 +258,18 @@ def test_a_name_that_is_no_stack_is_refused(github: FakeGitHub, post: Post, name
         "<https://evil.example>",
         "https://evil.example",
         "www.evil.example",
+        "_https://evil.example_",
+        "1https://evil.example",
+        "https\\://evil.example",
+        "_www.evil.example_",
+        "www\\.evil.example",
         "@octocat",
         "&#64;octocat",
         "&commat;octocat",
         "Closes #1",
         "gh-1",
-        "deadbeefdeadbeefdeadbeefdeadbeefdeadbeef",
+        "_GH-1_",
+        "GH\\-1",
         "<!-- trainyard preview trainyard/prod -->",
         "<!--",
         "\u202egnirts",
@@ -255,10 +280,14 @@ def test_nothing_in_a_strangers_text_stays_alive(hostile: str) -> None:
     shown = harmless(f"before {hostile}\n\n{hostile}\n\nafter\n")
     assert hostile not in shown
     html = MarkdownIt("gfm-like", {"linkify": False}).render(shown)
-    for living in ("<a ", "<img", "<script", "<!--", "onclick", "http:", "https:", "\u202e", "\u0000"):
-        if living != "onclick":
-            assert living not in html, html
+    for living in ("<a ", "<img", "<script", "<!--", "http:", "https:", "www.", "GH-1", "\u202e", "\u0000"):
+        assert living not in html, html
     assert "after" in html
+
+
+@pytest.mark.parametrize("hostile", ["deadbee", "DEADBEEF", "_deadbeef_", "deadbeef" * 5, "a" * 7 + "deadbeef" * 4])
+def test_no_part_of_a_commits_name_is_long_enough_for_a_link(hostile: str) -> None:
+    assert max(map(len, re.findall(r"(?i)[0-9a-f]+", harmless(hostile)))) == 6
 
 
 @pytest.mark.parametrize(
