@@ -14,6 +14,7 @@ from images.builders.built import EPOCH, Told, untold
 from images.builders.containers import Buildah
 from images.builders.failures import Work
 from images.builders.running import ask, run
+from images.builders.tools import find_tool
 from images.errors import BuildError
 
 REFERENCE = "localhost/trainyard-base:bookworm"
@@ -38,8 +39,9 @@ def make(
         The name.
 
     Raises:
-        BuildError: debootstrap is missing or fails, or the disk is full.
+        BuildError: buildah or debootstrap is missing or fails, or the disk is full.
     """
+    find_tool(Buildah.name)  # before minutes of unpacking
     if ask(["buildah", "inspect", "--type", "image", reference]).code == 0:
         return reference
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
@@ -65,9 +67,8 @@ def unpack(root: Path, *, also: tuple[str, ...] = (), told: Told = untold) -> Pa
         raise BuildError("there is no debootstrap here, which makes a base image from packages: apt-get install it")
     told(f"debootstrap {SUITE}")
     packages = ",".join((*_PACKAGES, *also))
-    log = root.with_name(f"{root.name}.log")
     command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root)]
-    run(command, Work("debootstrap", "the base image"), log=log)
+    run(command, Work("debootstrap", "the base image"))
     for pattern in _LEFT_BEHIND:
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -86,3 +87,5 @@ if __name__ == "__main__":  # python -m images.builders.debootstrap
         sys.stdout.write(f"{make(told=lambda said: print(said, file=sys.stderr))}\n")
     except BuildError as failure:
         sys.exit(str(failure))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from images.builders import docker, find_tool, trust
+from images.builders import debootstrap, docker, find_tool, trust
 from images.builders.built import Order
 from images.builders.containers import Buildah, Podman, build_command
 from images.builders.failures import Work
@@ -298,6 +298,28 @@ def test_docker_says_under_which_digest_an_image_was_pushed(script: Script) -> N
     script("docker", "exit 0")
     with pytest.raises(BuildError, match="did not say by which digest"):
         docker.Docker().push("trainyard/training:cpu", "registry.example/training:1")
+
+
+@pytest.mark.parametrize(
+    ("scripts", "words"),
+    [
+        ({"debootstrap": "touch unpacked"}, "buildah cannot build here: not on PATH"),
+        ({"buildah": '[ "$1" != inspect ]'}, "there is no debootstrap here"),
+        (
+            {"buildah": '[ "$1" != inspect ]', "debootstrap": "echo 'E: can only run as root'; exit 1"},
+            "the base image failed: debootstrap ended with 1. It ends:\n  E: can only run as root$",
+        ),
+    ],
+)
+def test_a_base_image_that_cannot_be_made_is_a_sentence(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripts: dict[str, str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, body in scripts.items():
+        script(name, body)
+    with pytest.raises(BuildError, match=words):
+        debootstrap.make()
+    assert not (tmp_path / "unpacked").exists()
 
 
 @pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
