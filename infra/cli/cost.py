@@ -66,8 +66,8 @@ def cost(
     if svg is not None:
         from infra.report import plot  # noqa: PLC0415
 
-        before = difference.before if difference else None
-        write(svg, plot.svg(after, stack=stack, before=before, against=against or ""))
+        other = difference.before if difference else None
+        write(svg, plot.svg(after, stack=stack, before=other, against=against or ""))
     if json:
         print_json(_document(stack, after, difference, against))
         return

@@ -64,6 +64,7 @@ _EVENTS = {
     "stdoutEvent",
     "summaryEvent",
 }
+_SECRETS = {f"kubernetes:core/v1:{name}" for name in ("Secret", "SecretPatch", "SecretList")}
 _MOST = 10**18  # what is larger counts nothing
 _CLOSING = {"preview failed", "update failed"}
 """The engine's last words about any failure; they name no cause."""
@@ -517,7 +518,7 @@ def _resource(raw: Any, urn: str, step: Mapping[str, Any]) -> Resource | None:
     if not isinstance(raw, dict):
         return None
     kind = _text(raw.get("type")) or _text(step.get("type")) or type_of(urn)
-    secret = kind == "kubernetes:core/v1:Secret"
+    secret = kind in _SECRETS
     inputs, outputs = (_properties(raw.get(name), secret=secret) for name in ("inputs", "outputs"))
     identity = _text(raw.get("id"))
     return Resource(
@@ -537,6 +538,8 @@ def _resource(raw: Any, urn: str, step: Mapping[str, Any]) -> Resource | None:
 def _properties(raw: Any, *, secret: bool) -> dict[str, Any]:
     """Inputs or outputs; of a Kubernetes Secret its kind may be absent, which the type tells."""
     raw = _mapping(raw)
+    if secret and isinstance(raw.get("items"), list):
+        raw = {**raw, "items": [{**_mapping(one), "kind": "Secret"} for one in raw["items"]]}
     hide = secret and "kind" not in raw
     clean = scrub({**raw, "kind": "Secret"} if hide else raw)
     if not isinstance(clean, dict):

@@ -36,11 +36,14 @@ _UNKNOWNS = frozenset(
 
 _WORDS = (
     r"pass(?:word|wd|phrase|code)|secret|token|api[_.-]?key|access[_.-]?key|private[_.-]?key|key[_.-]?data"
+    r"|(?:license|signing|encryption|master|account|shared)[_.-]?key"
     r"|credential|kube[_.-]?config|auth[_.-]?header|authorization|connection[_.-]?string|cookie|webhook[_.-]?url"
 )
 _SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_SECRET_SCALAR = re.compile(r"(?:^|[_.-])(?:pwd|auth)$|[a-z]Pwd$", re.IGNORECASE)
+"""Names that hold a secret only where their value is text: `auth: {enabled: true}` is none."""
 _NO_SECRET_NAME = re.compile(
-    r"(?:Tokens|TokenName|SecretName|secretNamespace|secretArn|SecretRef|TokenPath|ExpirationSeconds|TtlSeconds"
+    r"(?:Tokens|TokenName|SecretName|secretNamespace|secretArn|SecretRef|KeyRef|TokenPath|ExpirationSeconds|TtlSeconds"
     r"|authorizationMode|Audience|Regex)$|^(?:http_?tokens|secret_?name|secretNamespace|credentialsMode)$",
     re.IGNORECASE,
 )
@@ -55,20 +58,34 @@ _INSIDE = (
         r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,})"
     ),
     re.compile(r"(?<![A-Za-z0-9])(?:xox[abprs]-[\w-]{10,}|sk-[\w-]{20,}|pul-[0-9a-f]{40}|dckr_pat_[\w-]{20,})"),
-    re.compile(r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-    re.compile(r"https://hooks\.slack\.com/services/[\w/]+"),
+    re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+    re.compile(r"https://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/[\w/-]+"),
+    re.compile(r"https://[\w.-]+\.webhook\.office\.com/\S+"),
 )
 """Credentials that are known by their form, wherever they are."""
-_IN_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
+_PART = r"[\w.-]{0,60}"  # bounded: a name made of `password` ten thousand times would take minutes
+_SECRET_MANIFEST = re.compile(r"^[ -]{0,60}kind: *[\"']?Secret[\"']? *\r?$", re.MULTILINE)
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_IN_QUERY = re.compile(r"([?&](?:sig|[\w-]*signature)=)[^&\s\"'`]+", re.IGNORECASE)
+_FLAG = re.compile(rf"--?{_PART}(?:{_WORDS}){_PART}", re.IGNORECASE)
+_AFTER_FLAG = re.compile(
+    rf"((?:^|\s)(?:--?{_PART}(?:{_WORDS}){_PART}|login(?=\s)[^\n]{{0,200}}?\s(?:-p|password))\s+)(?!-)([^\s\"'`]+)",
+    re.IGNORECASE,
+)
+"""`--password x`, `docker login -p x`, and the lines of `.netrc`."""
+_REFERENCES = frozenset(
+    {"name", "namespace", "key", "secretName", "path", "audience", "kind", "apiVersion", "medium", "arn", "mode"}
+)
+"""Members of what is named after a secret that only say where it is, as in `secret: {secretName: tls}`."""
 _AFTER_NAME = re.compile(
-    rf"""((?:^|[\s;&?,{{(\[|"'`-])[\w.-]*(?:{_WORDS})[\w.-]*["'`]?(?:\s*[:=]\s*|\s+(?=["'`]))(?:(?:bearer|basic)\s+)?)"""
+    rf"""((?:^|[\s;&?,{{(\[|"'`-]){_PART}(?:{_WORDS}){_PART}["'`]?(?:\s*[:=]\s*|\s+(?=["'`]))(?:(?:bearer|basic)\s+)?)"""
     r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'&;,{\[\]}]+)""",
     re.IGNORECASE,
 )
 """`--password=x`, `AWS_SECRET_ACCESS_KEY: "x"`, `?token=x`."""
 _BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _SIGNS_INSIDE = (
-    *("private key", "akia", "asia", "eyj", "hooks.slack", "sk-", "pul-", "xox", "dckr_", "glpat-", "hf_"),
+    *("private key", "akia", "asia", "eyj", "hooks.slack", "webhook", "sk-", "pul-", "xox", "dckr_", "glpat-", "hf_"),
     *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
 )
 _SIGNS_OF_NAMES = ("pass", "secret", "token", "key", "credential", "config", "auth", "connection", "cookie", "webhook")
@@ -102,7 +119,7 @@ def scrub(value: Any, depth: int = 0) -> Any:
             return _special(value, depth)
         return _mapping(value, depth)
     if isinstance(value, list):
-        return [scrub(one, depth + 1) for one in value]
+        return _listed(value, depth)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # Python reads and writes NaN, which is no JSON
     return value
@@ -121,13 +138,17 @@ def scrub_text(text: str, depth: int = 0) -> str:
             clean = scrub(inside, depth + 1)
             return text if clean == inside else json.dumps(clean, ensure_ascii=False, default=repr)
     lower = text.lower()
+    if "secret" in lower and _SECRET_MANIFEST.search(text):
+        return SECRET
     if any(sign in lower for sign in _SIGNS_INSIDE):
         for form in _INSIDE:
             text = form.sub(SECRET, text)
     if "://" in text:
-        text = _IN_ADDRESS.sub(SECRET, text)
+        text = _IN_QUERY.sub(rf"\g<1>{SECRET}", _IN_ADDRESS.sub(SECRET, text))
     if any(sign in lower for sign in _SIGNS_OF_NAMES) and _SECRET_NAME.search(text):
-        text = _AFTER_NAME.sub(_hidden_after_name, text)
+        text = _AFTER_FLAG.sub(rf"\g<1>{SECRET}", _AFTER_NAME.sub(_hidden_after_name, text))
+    if "login" in lower:
+        text = _AFTER_FLAG.sub(rf"\g<1>{SECRET}", text)
     return _BEARER.sub(rf"\g<1>{SECRET}", text) if "bearer" in lower else text
 
 
@@ -155,22 +176,50 @@ def _mapping(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
     kubernetes_secret = value.get("kind") == "Secret"
     # `- name: DB_PASSWORD, value: x`, as pods, ECS and others write their environment
     variable = value.get("name", value.get("key"))
-    named_secret = isinstance(variable, str) and is_secret_name(variable)
+    named_secret = (isinstance(variable, str) and is_secret_name(variable)) or value.get("type") == "SecureString"
     clean: dict[str, Any] = {}
-    for key, inside in value.items():
+    for name, inside in value.items():
+        key = scrub_text(name, depth)
         if kubernetes_secret and key in {"data", "stringData", "binaryData"}:
             clean[key] = _hidden(inside)
         elif key == "kubectl.kubernetes.io/last-applied-configuration":
             clean[key] = SECRET
-        elif isinstance(inside, str | int | float) and not isinstance(inside, bool) and is_secret_name(key):
+        elif isinstance(inside, str | int | float) and not isinstance(inside, bool) and _hides(key):
             clean[key] = UNKNOWN if inside in _UNKNOWNS else SECRET if inside != "" else ""
         elif named_secret and key in {"value", "Value", "default"} and inside != "":
             clean[key] = UNKNOWN if isinstance(inside, str) and inside in _UNKNOWNS else _hidden(inside)
-        elif isinstance(inside, list) and is_secret_name(key):
-            clean[key] = [_hidden(one) if isinstance(one, str) else scrub(one, depth + 1) for one in inside]
+        elif isinstance(inside, list | dict) and is_secret_name(key):
+            clean[key] = _hidden_inside(scrub(inside, depth + 1))
         else:
             clean[key] = scrub(inside, depth + 1)
     return clean
+
+
+def _hides(name: str) -> bool:
+    return is_secret_name(name) or _SECRET_SCALAR.search(name) is not None
+
+
+def _listed(value: list[Any], depth: int) -> list[Any]:
+    """A list; in one of arguments what follows `--password` is hidden."""
+    clean: list[Any] = []
+    for index, one in enumerate(value):
+        flag = value[index - 1] if index else None
+        after = isinstance(flag, str) and _FLAG.fullmatch(flag) and not _NO_SECRET_NAME.search(flag)
+        hidden = after and isinstance(one, str) and not one.startswith("-") and one not in _UNKNOWNS
+        clean.append(SECRET if hidden else scrub(one, depth + 1))
+    return clean
+
+
+def _hidden_inside(clean: Any) -> Any:
+    """What is named after a secret, without the texts in it that are no mere references."""
+    if isinstance(clean, dict):
+        return {
+            key: inside if key in _REFERENCES or _NO_SECRET_NAME.search(key) else _hidden_inside(inside)
+            for key, inside in clean.items()
+        }
+    if isinstance(clean, list):
+        return [_hidden_inside(one) for one in clean]
+    return SECRET if isinstance(clean, str) and clean else clean
 
 
 def _hidden(value: Any) -> Any:

@@ -77,6 +77,32 @@ PLACES: dict[str, tuple[str, Any]] = {
     "a parameter of an address": ("aws:x:X", {"url": f"https://example.com/x?token={PLANTED}"}),
     "a private key anywhere": ("aws:x:X", {"text": PEM.replace("PLANTED", PLANTED)}),
     "a JSON web token": ("aws:x:X", {"text": f"use {JWT}"}),
+    "a pwd": ("aws:x:X", {"pwd": PLANTED, "dbPwd": PLANTED}),
+    "a token as the user of an address": ("aws:x:X", {"url": f"https://{PLANTED}@github.com/a/b"}),
+    "the signature of an address": ("aws:x:X", {"url": f"https://x.example/a?X-Amz-Signature={PLANTED}&sig={PLANTED}"}),
+    "an argument after its flag": ("kubernetes:core/v1:Pod", {"spec": {"args": ["--db-password", PLANTED]}}),
+    "a flag in a line": ("kubernetes:core/v1:Pod", {"spec": {"command": [f"mysql -u a --password {PLANTED}"]}}),
+    "a login": ("command:local:Command", {"create": f"docker login -u a -p {PLANTED}"}),
+    "a netrc": ("aws:x:X", {"netrc": f"machine a login b password {PLANTED}"}),
+    "a login of a registry": ("aws:x:X", {"data": json.dumps({"auths": {"registry.example": {"auth": PLANTED}}})}),
+    "a mapping named after a secret": (
+        "aws:x:X",
+        {"password": {"value": PLANTED}, "credentials": {"a": {"b": PLANTED}}},
+    ),
+    "a list of lists of passwords": ("aws:x:X", {"passwords": [[PLANTED], {"v": PLANTED}]}),
+    "the name of a property": ("aws:x:X", {f"password={PLANTED}": 1}),
+    "keys that sign, encrypt and license": (
+        "aws:x:X",
+        {"signingKey": PLANTED, "encryptionKey": PLANTED, "licenseKey": PLANTED},
+    ),
+    "a webhook of Discord": ("aws:x:X", {"url": f"https://discord.com/api/webhooks/1/{PLANTED}"}),
+    "a parameter of SSM": ("aws:ssm/parameter:Parameter", {"type": "SecureString", "name": "a", "value": PLANTED}),
+    "a list of Secrets": ("kubernetes:core/v1:SecretList", {"items": [{"data": {"a": PLANTED}}]}),
+    "a patch of a Secret": ("kubernetes:core/v1:SecretPatch", {"stringData": {"a": PLANTED}}),
+    "a Secret written as YAML": (
+        "kubernetes:yaml:ConfigGroup",
+        {"yaml": f"apiVersion: v1\nkind: Secret\nstringData:\n  a: {PLANTED}\n"},
+    ),
     "an asset": ("aws:x:X", {"code": {SIGNATURE: "c44067f5952c0a294b673a41bacd8c17", "text": PLANTED}}),
 }
 
@@ -169,3 +195,20 @@ def test_data_as_deep_as_one_likes_is_no_mistake() -> None:
     for _ in range(500):
         deep = {"a": [deep]}
     assert "PLANTED" not in json.dumps(scrub(deep))
+
+
+@pytest.mark.parametrize(
+    "part", ["-password", "-", "eyJ", "login ", "login password ", 'password="', "secret\n", "\n", "://", "?sig", " "]
+)
+def test_texts_that_are_made_to_take_long_come_to_an_end(part: str) -> None:
+    scrub({"a": f"secret login password {part * 20_000}x://", part * 20_000: 1})  # hours, if its square were taken
+
+
+def test_what_only_names_a_secret_stays_readable() -> None:
+    kept = {
+        "volumes": [{"name": "a", "secret": {"secretName": "tls", "defaultMode": 256}}],
+        "env": [{"valueFrom": {"secretKeyRef": {"name": "wandb", "key": "api", "optional": True}}}],
+        "tokenRequests": [{"audience": "sts.amazonaws.com", "expirationSeconds": 3600}],
+        "auth": {"mode": "iam"},
+    }
+    assert scrub(kept) == kept
