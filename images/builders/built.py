@@ -105,9 +105,6 @@ class Tool(Protocol):
             BuildError: no such image, or the file cannot be written.
         """
 
-    def tag(self, image: str, tag: str) -> None:
-        """Give an image one more name."""
-
     def push(self, tag: str, destination: str, told: Told = untold) -> str:
         """Copy an image to a registry; returns the digest by which it is known there.
 

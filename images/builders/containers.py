@@ -50,10 +50,6 @@ class Buildah:
         with complete(archive) as file:
             run(self._save_command(tag, file), Work(self.name, f"the export of {tag}"), told=told)
 
-    def tag(self, image: str, tag: str) -> None:
-        """See `Tool.tag`."""
-        self._ask(["tag", image, tag], image)
-
     def push(self, tag: str, destination: str, told: Told = untold) -> str:
         """See `Tool.push`."""
         with tempfile.TemporaryDirectory(prefix="trainyard-push-") as folder:

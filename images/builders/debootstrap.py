@@ -24,40 +24,37 @@ _PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _LEFT_BEHIND = ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*", "var/log/*", "var/cache/ldconfig/aux-cache")
 
 
-def make(
-    reference: str = REFERENCE, *, also: tuple[str, ...] = (), root: Path | None = None, told: Told = untold
-) -> str:
+def make(told: Told = untold) -> str:
     """Put a base image into buildah's store, where it is not there yet. Wants root, and a Debian mirror.
 
     Args:
-        reference: its name.
-        also: packages on top of Python and the certificates.
-        root: a root file system that `unpack` has written; None: one is written and removed again.
         told: hears what is done.
 
     Returns:
-        The name.
+        Its name.
 
     Raises:
         BuildError: buildah or debootstrap is missing or fails, or the disk is full.
     """
     find_tool(Buildah.name)  # before minutes of unpacking
-    if ask(["buildah", "inspect", "--type", "image", reference]).code == 0:
-        return reference
+    if ask(["buildah", "inspect", "--type", "image", REFERENCE]).code == 0:
+        return REFERENCE
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
-        unpacked = root or unpack(Path(folder) / "root", also=also, told=told)
+        root = Path(folder) / "root"
+        told(f"debootstrap {SUITE}")
+        _unpack(root)
         told("import into buildah's store")
         container = _buildah("from", "scratch")
         try:
-            _buildah("add", container, str(unpacked), "/")
+            _buildah("add", container, str(root), "/")
             _buildah("config", "--cmd", "bash", container)
-            _buildah("commit", f"--timestamp={EPOCH}", container, reference)
+            _buildah("commit", f"--timestamp={EPOCH}", container, REFERENCE)
         finally:
             _buildah("rm", container)
-    return reference
+    return REFERENCE
 
 
-def unpack(root: Path, *, also: tuple[str, ...] = (), told: Told = untold) -> Path:
+def _unpack(root: Path) -> None:
     """Write the root file system of a small Debian into a folder that is not there yet.
 
     Raises:
@@ -65,14 +62,11 @@ def unpack(root: Path, *, also: tuple[str, ...] = (), told: Told = untold) -> Pa
     """
     if shutil.which("debootstrap") is None:
         raise BuildError("there is no debootstrap here, which makes a base image from packages: apt-get install it")
-    told(f"debootstrap {SUITE}")
-    packages = ",".join((*_PACKAGES, *also))
-    command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root)]
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", SUITE, str(root)]
     run(command, Work("debootstrap", "the base image"))
     for pattern in _LEFT_BEHIND:
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return root
 
 
 def _buildah(*arguments: str) -> str:

@@ -58,16 +58,12 @@ class Docker:
             command = [self.name, "image", "save", "--output", str(file), tag]
             run(command, Work(self.name, f"the export of {tag}"), told=told)
 
-    def tag(self, image: str, tag: str) -> None:
-        """See `Tool.tag`."""
-        answer = ask([self.name, "image", "tag", image, tag])
-        if answer.code != 0:
-            raise no_image(self.name, image, answer.err)
-
     def push(self, tag: str, destination: str, told: Told = untold) -> str:
         """See `Tool.push`."""
         if destination != tag:
-            self.tag(tag, destination)
+            answer = ask([self.name, "image", "tag", tag, destination])
+            if answer.code != 0:
+                raise no_image(self.name, tag, answer.err)
         found: list[str] = []
 
         def read(line: str) -> None:
