@@ -28,7 +28,7 @@ from pulumi_policy.deserialize import deserialize_properties, serialize_properti
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, UnknownValueError, unknown_checking_proxy
 
 from policies.once import convert_once
-from policies.rule import Resource, Rule, Stack, Verdict, judge
+from policies.rule import Resource, Rule, Stack, Verdict, is_of, judge
 from policies.rules import all_rules
 from policies.values import UNKNOWN, Value
 
@@ -117,7 +117,7 @@ def documentation(rule: Rule) -> str:
 
 
 def _validate(rule: Rule, args: ResourceValidationArgs, report: ReportViolation) -> None:
-    if not _is_of_types(args.resource_type, rule.types):
+    if not is_of(args.resource_type, rule.types):
         args.not_applicable()
     _report(_judged(rule, _resource(args), args.get_config()), report)
 
@@ -137,7 +137,7 @@ def _judged(rule: Rule, target: Resource | Stack, settings: Mapping[str, Any] | 
 
 
 def _remediate(rule: Rule, args: ResourceValidationArgs) -> Mapping[str, Any] | None:
-    if rule.mend is None or not _is_of_types(args.resource_type, rule.types):
+    if rule.mend is None or not is_of(args.resource_type, rule.types):
         return None
     # Secrets stay secret and unknown values unknown: what the rule does not touch goes back as it came.
     raw = dict(serialize_properties(args.props))
@@ -153,10 +153,6 @@ def _report(verdict: Verdict, report: ReportViolation) -> None:
         report(one.message, one.resource.urn or None if one.resource else None)
     if verdict.unknown:
         raise UndecidedError(verdict.unknown)
-
-
-def _is_of_types(type_name: str, types: Sequence[str]) -> bool:
-    return any(type_name.startswith(one) if one.endswith(":") else type_name == one for one in types)
 
 
 def _stack(args: StackValidationArgs, seen: Mapping[str, Resource]) -> Stack:

@@ -24,6 +24,9 @@ Rules that every `trainyard preview` and `trainyard up` looks at, and plain Pulu
 - **mandatory** stops the change, **advisory** does not, **remediate** corrects the resource and goes on, **disabled**
   is off. Levels and settings of an environment are in `policies/config/<stack>.json`; what is not there has the rule's
   own.
+- `pulumi` looks for the pack in the folder that `-C` names, so that a rehearsal wants it in full: after
+  `eval "$(trainyard env -s dev --rehearse)"`, `pulumi -C "$TRAINYARD_REHEARSAL/project" preview -s dev --policy-pack
+  "$PWD/policies" --policy-pack-config "$PWD/policies/config/dev.json"`.
 - What is known only after `up` is not passed: the rule says `cannot be judged before up`, as an advisory.
 - What a Helm chart makes is not visible to rules about pods.
 - Examples are written as in a Pulumi YAML program.

@@ -19,6 +19,11 @@ RawProps = dict[str, Any]
 """Properties as plain data; UNKNOWN stands for what is known after `up`."""
 
 
+def is_of(type_name: str, types: Iterable[str]) -> bool:
+    """Whether a type is one of these; one that ends with a colon stands for all that begin so."""
+    return any(type_name.startswith(one) if one.endswith(":") else type_name == one for one in types)
+
+
 @dataclass(frozen=True, eq=False)
 class Resource:
     """One resource as the program asks for it."""
@@ -41,8 +46,8 @@ class Resource:
         return self.type.rsplit(":", 1)[-1]
 
     def is_a(self, types: Iterable[str]) -> bool:
-        """Whether its type is one of these; one that ends with a colon stands for all that begin so."""
-        return any(self.type.startswith(one) if one.endswith(":") else self.type == one for one in types)
+        """Whether its type is one of these, as `is_of` has it."""
+        return is_of(self.type, types)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,8 @@
         assert_undecided(bucket_has_owner, resource("aws:s3/bucket:Bucket", {"tags": UNKNOWN}))
 
 A policy is any `ResourceValidationPolicy` or `StackValidationPolicy`. Its arguments are built as the SDK builds them
-from the engine's messages: numbers are floats, unknown values raise when they are touched,
-    coroutines are awaited. The module
-needs pulumi-policy, and PyYAML for `from_yaml`; nothing of this project.
+from the engine's messages: numbers are floats, unknown values raise when they are touched, coroutines are awaited. The
+module needs pulumi-policy, and PyYAML for `from_yaml`; nothing of this project.
 """
 
 from __future__ import annotations

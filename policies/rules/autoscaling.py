@@ -24,8 +24,8 @@ _README = "https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscal
     each=groups,
     settings={"disk": Setting(True, "Whether the size of the disk must be told as well.", "boolean")},
     why="With no machine to look at, the autoscaler reckons with CPUs, memory and GPUs of the type. EFA, huge pages "
-    "and disk it "
-    "takes for absent: a job that asks for them waits forever, and the log says `pod didn't trigger scale-up`.",
+    "and disk it takes for absent: a job that asks for them waits forever, and the log says `pod didn't trigger "
+    "scale-up`.",
     wrong="""
 template: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {networkInterfaces: [{interfaceType: efa-only,
     deviceIndex: 1}]}}
@@ -90,8 +90,7 @@ def _tags_of_scaling_group(group: Group) -> dict[str, Value]:
     severity="medium",
     types=(NODE_GROUP,),
     why="A tag says `present:NoSchedule` where the group itself says NO_SCHEDULE. In the wrong spelling the "
-    "autoscaler imagines a "
-    "machine without the taint, or none at all.",
+    "autoscaler imagines a machine without the taint, or none at all.",
     wrong="""
 workers:
   type: aws:eks/nodeGroup:NodeGroup
@@ -123,8 +122,8 @@ def hints_spelled(group: Resource, _: Settings) -> Iterator[str]:
     severity="high",
     each=lambda stack: [stack] if groups(stack) else [],
     why="Labels and taints of a group without machines are known to EKS only. Without eks:DescribeNodegroup the "
-    "autoscaler imagines "
-    "machines without them: a pod with a node selector never brings one up, one that does not tolerate the taint does.",
+    "autoscaler imagines machines without them: a pod with a node selector never brings one up, one that does not "
+    "tolerate the taint does.",
     wrong="""
 workers: {type: "aws:eks/nodeGroup:NodeGroup", properties: {scalingConfig: {minSize: 0, maxSize: 4}}}
 rights:
@@ -172,8 +171,7 @@ def asks_eks(stack: Stack, _: Settings) -> Iterator[Finding]:
     severity="high",
     types=(NODE_GROUP,),
     why="Otherwise each `pulumi up` sets the size back to what the program says: machines in the middle of training "
-    "are taken away, or "
-    "idle ones come back.",
+    "are taken away, or idle ones come back.",
     wrong="""
 workers:
   type: aws:eks/nodeGroup:NodeGroup
@@ -209,8 +207,7 @@ def desired_size(group: Resource, _: Settings) -> Iterator[str]:
         if one.type.startswith("kubernetes:kueue.") and one.kind == "ResourceFlavor"
     ],
     why="Kueue sends a job to the machines of a flavour by its labels, and adds tolerations for its taints. Where the "
-    "group "
-    "says something else, the job is admitted, holds its quota, and never starts.",
+    "group says something else, the job is admitted, holds its quota, and never starts.",
     wrong="""
 workers:
   type: aws:eks/nodeGroup:NodeGroup
@@ -263,8 +260,7 @@ def queue_matches(subject: tuple[Stack, Resource], _: Settings) -> Iterator[Find
     severity="high",
     each=lambda stack: [stack],
     why="Some versions fail silently together: NVIDIA's plugin 0.19.0 to 0.19.2 beside EFA, the EFA plugin before "
-    "0.5.10 on B200, the "
-    "VPC CNI before 1.18.5 with efa-only interfaces.",
+    "0.5.10 on B200, the VPC CNI before 1.18.5 with efa-only interfaces.",
     wrong="""
 template: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {networkInterfaces: [{interfaceType: efa-only,
     deviceIndex: 1}]}}

@@ -21,8 +21,8 @@ _CIS = "CIS EKS Benchmark"
     types=(CLUSTER,),
     frameworks=("CKV_AWS_38", "CKV_AWS_39", f"{_CIS} 5.4.1"),
     settings={"shortestPrefix": Setting(16, "Networks with a shorter prefix count as open to everybody.")},
-    why="An API server that the whole internet reaches is one stolen token, or one flaw, away from your GPUs. "
-    "Without publicAccessCidrs EKS takes 0.0.0.0/0.",
+    why="An API server that the whole internet reaches is one stolen token, or one flaw, away from your GPUs. Without "
+    "publicAccessCidrs EKS takes 0.0.0.0/0.",
     wrong="""
 cluster:
   type: aws:eks/cluster:Cluster
@@ -68,8 +68,8 @@ def is_wide(cidr: str, shortest: int) -> bool:
     types=(CLUSTER,),
     frameworks=("CKV_AWS_58", f"{_CIS} 5.3.1"),
     presence=("keyArn",),
-    why="Secrets hold the tokens of experiment trackers and registries. With a key of yours, access to them is "
-    "logged and can be taken away; it cannot be switched on later without work.",
+    why="Secrets hold the tokens of experiment trackers and registries. With a key of yours, access to them is logged "
+    "and can be taken away; it cannot be switched on later without work.",
     wrong="""
 cluster:
   type: aws:eks/cluster:Cluster

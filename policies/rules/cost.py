@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 
 from policies.catalogue import machine, usd_per_hour
-from policies.groups import NODE_GROUP, Group, groups
+from policies.groups import NODE_GROUP, TEMPLATE, groups
 from policies.registry import Topic
 from policies.rule import Finding, Resource, Setting, Settings, Stack
+from policies.rules.machines import INSTANCE, LAUNCH_CONFIGURATION, SPOT_REQUEST
 from policies.values import UnknownMemberError, Value
 
+SCALING_GROUP = "aws:autoscaling/group:Group"
+_HAVE_MACHINES = (NODE_GROUP, SCALING_GROUP, INSTANCE, SPOT_REQUEST)
 BUDGET = "aws:budgets/budget:Budget"
 TAGGABLE = (
     "aws:ec2/vpc:Vpc", "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance", "aws:ebs/volume:Volume",
@@ -25,15 +29,52 @@ topic = Topic("Cost")
 _BUDGETS = "https://docs.aws.amazon.com/cost-management/latest/userguide/budgets-managing-costs.html"
 
 
-def _most(group: Group) -> float:
-    return group.props.at("scalingConfig", "maxSize").number() or 0
+def _has_machines(stack: Stack) -> bool:
+    return bool(stack.of(*_HAVE_MACHINES))
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """Machines that a resource may start: a node group, a scaling group of one's own, a single machine."""
+
+    resource: Resource
+    types: list[str]
+    most: float
+    capacity: str = "ON_DEMAND"
+
+
+def _fleets(stack: Stack) -> list[_Fleet]:
+    """All of a stack. What Karpenter starts has its limits in the cluster."""
+    found = [
+        _Fleet(one.resource, one.type_names(), one.props.at("scalingConfig", "maxSize").number() or 0, one.capacity())
+        for one in groups(stack)
+    ]
+    found += [
+        _Fleet(one, _types_of_scaling_group(stack, one), one.props.at("maxSize").number() or 0)
+        for one in stack.of(SCALING_GROUP)
+    ]
+    for one in stack.of(INSTANCE, SPOT_REQUEST):
+        own = one.props.at("instanceType").text()
+        found.append(_Fleet(one, [own] if own else [], 1))
+    return found
+
+
+def _types_of_scaling_group(stack: Stack, group: Resource) -> list[str]:
+    policy = group.props.at("mixedInstancesPolicy")
+    overrides = [one.at("instanceType").text() for one in policy.at("launchTemplate", "overrides").items()]
+    if named := [one for one in overrides if one]:
+        return named
+    for key in ("launchTemplate", "mixedInstancesPolicy", "launchConfiguration"):
+        for one in stack.behind(group, key, TEMPLATE, LAUNCH_CONFIGURATION):
+            return [text] if (text := one.props.at("instanceType").text()) else []
+    raise UnknownMemberError(f"the instance type of scaling group {group.name}")
 
 
 @topic.rule(
     "gpu-count-capped",
     "A stack cannot grow to more GPUs than was agreed.",
     severity="high",
-    each=lambda stack: [stack] if groups(stack) else [],
+    each=lambda stack: [stack] if _has_machines(stack) else [],
     settings={"maximum": Setting(64, "Most GPUs of the stack, over all groups at their largest.")},
     why="The autoscaler goes up to maxSize when somebody submits enough jobs. A zero too many there is found on the "
     "bill.",
@@ -51,12 +92,16 @@ gpus:
 )
 def gpu_count(stack: Stack, settings: Settings) -> Iterator[Finding]:
     """By the type with the most GPUs of each group."""
-    counted = {one.name: _most(one) * max((each.gpus for each in one.machines()), default=0) for one in groups(stack)}
-    total = sum(counted.values())
+    fleets = _fleets(stack)
+    counted = [
+        (one.resource.name, one.most * max((each.gpus for name in one.types if (each := machine(name))), default=0))
+        for one in fleets
+    ]
+    total = sum(count for _, count in counted)
     if total > settings["maximum"]:
-        parts = ", ".join(f"{name} {count:.0f}" for name, count in counted.items() if count)
+        parts = ", ".join(f"{name} {count:.0f}" for name, count in counted if count)
         yield Finding(f"groups at their largest have {total:.0f} GPUs ({parts}); at most {settings['maximum']}")
-    strange = [name for one in groups(stack) for name in one.type_names() if machine(name) is None]
+    strange = [name for one in fleets for name in one.types if machine(name) is None]
     if unknown := [f"the number of GPUs of {name}" for name in dict.fromkeys(strange) if _GPU_FAMILY.match(name)]:
         raise UnknownMemberError(", ".join(unknown))
 
@@ -65,7 +110,7 @@ def gpu_count(stack: Stack, settings: Settings) -> Iterator[Finding]:
     "cost-per-hour-capped",
     "A stack cannot grow to cost more an hour than was agreed.",
     severity="high",
-    each=lambda stack: [stack] if groups(stack) else [],
+    each=lambda stack: [stack] if _has_machines(stack) else [],
     settings={
         "maximumUsd": Setting(
             1000, "Most USD an hour for machines, all groups at their largest, at prices on demand.", "number"
@@ -93,15 +138,15 @@ gpus:
 def cost_capped(stack: Stack, settings: Settings) -> Iterator[Finding]:
     """Types without a price are named, and the rest is judged first."""
     total, without = Decimal(0), dict[str, None]()
-    for group in groups(stack):
-        own = group.props.at("region").text() or group.resource.provider.at("region").text()
+    for fleet in _fleets(stack):
+        own = fleet.resource.props.at("region").text() or fleet.resource.provider.at("region").text()
         region = settings["region"] or own
-        prices = [usd_per_hour(name, region, group.capacity()) for name in group.type_names()]
+        prices = [usd_per_hour(name, region, fleet.capacity) for name in fleet.types]
         known = [one for one in prices if one is not None]
         if len(known) < len(prices):
-            missing = [name for name, one in zip(group.type_names(), prices, strict=True) if one is None]
+            missing = [name for name, one in zip(fleet.types, prices, strict=True) if one is None]
             without.update(dict.fromkeys(f"the price of {name} in {region or 'an unknown region'}" for name in missing))
-        total += max(known, default=Decimal(0)) * Decimal(str(_most(group)))
+        total += max(known, default=Decimal(0)) * Decimal(str(fleet.most))
     if total > Decimal(str(settings["maximumUsd"])):
         yield Finding(f"groups at their largest cost {total:.2f} USD an hour; at most {settings['maximumUsd']:g}")
     if without:
@@ -112,7 +157,7 @@ def cost_capped(stack: Stack, settings: Settings) -> Iterator[Finding]:
     "budget-exists",
     "A stack with machines has a budget that tells somebody.",
     severity="medium",
-    each=lambda stack: [stack] if groups(stack) else [],
+    each=lambda stack: [stack] if _has_machines(stack) else [],
     presence=("subscriberEmailAddresses", "subscriberSnsTopicArns", "limitAmount"),
     why="AWS tells nobody by itself. A budget that notifies at 80 % and at the forecast is the difference between a "
     "surprise and a decision.",
@@ -138,7 +183,7 @@ def budget_exists(stack: Stack, _: Settings) -> Iterator[Finding]:
     """One that somebody hears of."""
     budgets = stack.of(BUDGET)
     if not budgets:
-        yield Finding("has node groups and no budget")
+        yield Finding("has machines and no budget")
     for one in budgets:
         told = one.props.at("notifications").items()
         if not any(

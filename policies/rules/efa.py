@@ -31,8 +31,7 @@ _NODE_EFA = "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html"
     each=lambda stack: [(stack, one) for one in efa_groups(stack)],
     presence=("securityGroupId", "referencedSecurityGroupId", "sourceSecurityGroupId", "cidrIpv4"),
     why="EFA packets pass only where a rule names the group itself, in both directions, for all protocols. Egress to "
-    "0.0.0.0/0 "
-    "does not do. Without it NCCL falls back to TCP, or hangs in its first collective.",
+    "0.0.0.0/0 does not do. Without it NCCL falls back to TCP, or hangs in its first collective.",
     wrong="""
 efa: {type: "aws:ec2/securityGroup:SecurityGroup", properties: {name: efa}}
 in:
@@ -114,8 +113,8 @@ def _to_itself(stack: Stack, group: Resource, rule: Resource, kind: str, way: st
     severity="high",
     each=efa_groups,
     why="Each interface carries its share: a p4d with one of four reaches 20 GB/s instead of 78 in an all-reduce. "
-    "More than the type "
-    "has, and EC2 refuses to start it. The number is that of the type, not that of its network cards.",
+    "More than the type has, and EC2 refuses to start it. The number is that of the type, not that of its network "
+    "cards.",
     wrong="""
 template:
   type: aws:ec2/launchTemplate:LaunchTemplate
@@ -165,8 +164,8 @@ def interface_count(group: Group, _: Settings) -> Iterator[Finding]:
     severity="high",
     each=efa_groups,
     why="The layout changed: `efa` as the first interface fails on types whose card 0 has no EFA, and where cards and "
-    "interfaces "
-    "differ in number. The first one carries the address, so it cannot be efa-only; p5 refuses device indexes above 1.",
+    "interfaces differ in number. The first one carries the address, so it cannot be efa-only; p5 refuses device "
+    "indexes above 1.",
     wrong="""
 template:
   type: aws:ec2/launchTemplate:LaunchTemplate
@@ -246,8 +245,7 @@ def interface_layout(group: Group, _: Settings) -> Iterator[Finding]:
     severity="high",
     each=efa_groups,
     why="EFA is not routed: machines in two zones cannot use it with each other. A group over several subnets spreads "
-    "over their zones, "
-    "and a job over it falls back to TCP, or hangs.",
+    "over their zones, and a job over it falls back to TCP, or hangs.",
     wrong="""
 template: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {networkInterfaces: [{interfaceType: efa-only,
     deviceIndex: 1}]}}
@@ -278,8 +276,7 @@ def one_subnet(group: Group, _: Settings) -> Iterator[Finding]:
     each=efa_groups,
     presence=("placement", "groupName", "groupId"),
     why="A cluster placement group puts machines near each other. Forced on a reservation it breaks it: of 16 "
-    "reserved machines 11 "
-    "came. Spot gets capacity where there is some, and may go without.",
+    "reserved machines 11 came. Spot gets capacity where there is some, and may go without.",
     wrong="""
 template: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {networkInterfaces: [{interfaceType: efa-only,
     deviceIndex: 1}]}}
@@ -297,8 +294,7 @@ workers:
   properties: {capacityType: ON_DEMAND, subnetIds: [subnet-1], launchTemplate: {id: "${template.id}"}}
 """,
     steps="On demand: a placement group with strategy cluster, named in the template's placement. Reservation: none, "
-    "unless the "
-    "reservation itself was made in one.",
+    "unless the reservation itself was made in one.",
     references=(
         "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html",
         "https://github.com/terraform-aws-modules/terraform-aws-eks/pull/3730",
@@ -335,8 +331,7 @@ def _plugins(stack: Stack) -> list[Pod]:
     severity="critical",
     each=lambda stack: [(stack, one) for one in groups(stack)],
     why="Without the plugin a machine offers no nvidia.com/gpu or vpc.amazonaws.com/efa: pods wait forever, or train "
-    "over TCP. The "
-    "EFA plugin's chart tolerates none of the taints that GPU machines have.",
+    "over TCP. The EFA plugin's chart tolerates none of the taints that GPU machines have.",
     wrong="""
 workers:
   type: aws:eks/nodeGroup:NodeGroup
@@ -410,8 +405,7 @@ def _keeps_off(pod: Pod, group: Group) -> str:
     level="advisory",
     each=lambda stack: [(stack, one) for one in stack.of(*KUBERNETES)],
     why="A pod that asks for GPUs only gets no EFA device: NCCL uses TCP and says nothing. Without huge pages "
-    "libfabric's "
-    "buffers do not fit, and the job ends with `Cannot allocate memory`.",
+    "libfabric's buffers do not fit, and the job ends with `Cannot allocate memory`.",
     wrong="""
 job:
   type: kubernetes:elastic.pytorch.org/v1alpha1:ElasticJob
@@ -478,8 +472,7 @@ def _machine_of(stack: Stack, pod: Pod) -> InstanceType | None:
     types=KUBERNETES,
     each=pods,
     why="The mounted folder shows devices that the pod may not open: on B200 EFA is off altogether. The plugin gives "
-    "a pod the "
-    "devices next to its GPUs.",
+    "a pod the devices next to its GPUs.",
     wrong="""
 pod:
   type: kubernetes:core/v1:Pod

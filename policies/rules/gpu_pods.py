@@ -26,8 +26,7 @@ _PINS = re.compile(
     types=KUBERNETES,
     each=containers,
     why="GPUs cannot be shared by overcommitment: Kubernetes refuses a pod whose requests and limits differ, and one "
-    "with requests only, "
-    "when the controller makes it: the job exists and has no pods.",
+    "with requests only, when the controller makes it: the job exists and has no pods.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train,
     resources: {requests: {nvidia.com/gpu: 8}}}]}}}
@@ -63,8 +62,7 @@ def gpu_in_limits(container: Container, _: Settings) -> Iterator[str]:
     each=containers,
     frameworks=("CKV_K8S_10", "CKV_K8S_12", "CKV_K8S_13"),
     why="Without requests a pod counts as nothing: it lands where there is no room, the autoscaler adds no machine "
-    "for it, and the kernel "
-    "ends it first. A data loader without a memory limit takes the machine with it.",
+    "for it, and the kernel ends it first. A data loader without a memory limit takes the machine with it.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train, image: "train:1"}]}}}
 """,
@@ -164,8 +162,7 @@ def _answers(toleration: Toleration, key: str) -> bool:
     types=KUBERNETES,
     each=pods,
     why="`nvidia.com/gpu: 8` is any eight: of a job with eight workers one may land on other GPUs, and all wait for "
-    "the slowest, or the "
-    "batch does not fit into its memory.",
+    "the slowest, or the batch does not fit into its memory.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train,
     resources: {limits: {nvidia.com/gpu: 8}}}]}}}
@@ -257,8 +254,7 @@ def no_obsolete_variables(container: Container, settings: Settings) -> Iterator[
     types=KUBERNETES,
     each=pods,
     why="A container's own /dev/shm has 64 MB: data loaders with several workers and NCCL's shared-memory transport "
-    "end with a bus error. An "
-    "emptyDir without a size limit counts against the memory of the machine.",
+    "end with a bus error. An emptyDir without a size limit counts against the memory of the machine.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train,
     resources: {limits: {nvidia.com/gpu: 8}}}]}}}

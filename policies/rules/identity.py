@@ -110,8 +110,7 @@ def no_star_action(resource: Resource, settings: Settings) -> Iterator[str]:
     frameworks=("CKV_AWS_355", "CKV_AWS_290"),
     settings={"except": Setting([], "Actions that may have Resource *, with `*` as wildcard.", "array")},
     why="An autoscaler that may end every instance of the account ends those of production as well. Many actions take "
-    "no resource; "
-    "those only look.",
+    "no resource; those only look.",
     wrong="""
 rights:
   type: aws:iam/rolePolicy:RolePolicy
@@ -161,8 +160,7 @@ def _is_like(action: str, patterns: Iterable[str]) -> bool:
     types=(ROLE,),
     frameworks=("CKV_AWS_60", "CKV_AWS_61"),
     why="A trust policy with Principal * and no condition lets every account of AWS take the role. For GitHub's "
-    "tokens the condition "
-    "on the repository is what keeps other people's workflows out.",
+    "tokens the condition on the repository is what keeps other people's workflows out.",
     wrong="""
 role:
   type: aws:iam/role:Role

@@ -25,8 +25,7 @@ _ECR = "https://docs.aws.amazon.com/AmazonECR/latest/userguide"
     types=(REPOSITORY,),
     frameworks=("CKV_AWS_51",),
     why="A worker that is replaced in the middle of a job pulls the tag again. If it has moved meanwhile, one worker "
-    "runs other code than "
-    "the rest: wrong results, or a hang in a collective.",
+    "runs other code than the rest: wrong results, or a hang in a collective.",
     wrong="""
 images: {type: "aws:ecr/repository:Repository", properties: {name: training, imageTagMutability: MUTABLE}}
 """,
@@ -50,8 +49,7 @@ def tags_immutable(repository: Resource, _: Settings) -> Iterator[str]:
     types=(REPOSITORY,),
     frameworks=("CKV_AWS_163",),
     why="Training images carry a whole distribution and two hundred Python packages. The scan is free and says which "
-    "of them are known "
-    "to be unsafe.",
+    "of them are known to be unsafe.",
     wrong="""
 images: {type: "aws:ecr/repository:Repository", properties: {name: training}}
 """,
@@ -116,8 +114,7 @@ def _changed(props: RawProps, key: str, wanted: object) -> bool:
     each=containers,
     frameworks=("CKV_K8S_14",),
     why="`latest`, and no tag at all, is whatever was pushed last: the job of yesterday cannot be run again, and two "
-    "workers of one job may "
-    "run different code.",
+    "workers of one job may run different code.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train,
     image: "registry.example/train:latest"}]}}}
@@ -150,8 +147,7 @@ def not_latest(container: Container, _: Settings) -> Iterator[str]:
         "localNames": Setting(False, "Whether names without a registry are fine (local cluster).", "boolean"),
     },
     why="What a digest names is the same on every machine and on every day. Repositories of the stack with immutable "
-    "tags are as good, and "
-    "so is what the version lock of the project lists.",
+    "tags are as good, and so is what the version lock of the project lists.",
     wrong="""
 controller:
   type: kubernetes:apps/v1:Deployment
@@ -222,8 +218,7 @@ def _is_fixed(stack: Stack, image: str, settings: Settings) -> bool:
         "localNames": Setting(False, "Whether names without a registry are fine (local cluster).", "boolean"),
     },
     why="A name without a registry is Docker Hub's, where the pull limit of one address ends the start of a large "
-    "job, and where anybody may "
-    "own the name next to the one you meant.",
+    "job, and where anybody may own the name next to the one you meant.",
     wrong="""
 pod: {type: "kubernetes:core/v1:Pod", properties: {spec: {containers: [{name: train, image: "pytorch/pytorch:2.9"}]}}}
 """,

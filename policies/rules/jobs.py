@@ -38,8 +38,7 @@ def _training(pod: Pod) -> bool:
     each=pods,
     settings={"seconds": Setting(120, "Fewest seconds of grace. Other clouds give 30, or 15 to a pod.")},
     why="A reclaim comes with two minutes of notice. A pod's own grace is 30 seconds unless it says otherwise: a "
-    "checkpoint of 100 GB does not "
-    "get done in that.",
+    "checkpoint of 100 GB does not get done in that.",
     wrong="""
 job:
   type: kubernetes:elastic.pytorch.org/v1alpha1:ElasticJob
@@ -200,8 +199,7 @@ def control_off_spot(pod: Pod, settings: Settings) -> Iterator[str]:
         )
     },
     why="A job that fails at its first step is started again for as long as it may be: eight GPUs for a weekend. One "
-    "that hangs holds them "
-    "until somebody looks.",
+    "that hangs holds them until somebody looks.",
     wrong="""
 job: {type: "kubernetes:batch/v1:Job", properties: {spec: {template: {spec: {containers: [{name: prepare,
     image: "prepare:1"}]}}}}}
@@ -239,8 +237,7 @@ def job_ends(job: Resource, settings: Settings) -> Iterator[str]:
     types=(ELASTIC, PYTORCH),
     settings={"largest": Setting(1024, "Most workers of a job.")},
     why="Without bounds the job is not elastic: the loss of one worker stops all. With bounds that contradict each "
-    "other the API server "
-    "refuses it, or it waits for workers that never come.",
+    "other the API server refuses it, or it waits for workers that never come.",
     wrong="""
 job:
   type: kubernetes:elastic.pytorch.org/v1alpha1:ElasticJob
@@ -283,8 +280,7 @@ def elastic_bounds(job: Resource, settings: Settings) -> Iterator[str]:
     types=(ELASTIC, PYTORCH),
     settings={"largest": Setting(100, "Most failures; reclaims are not counted.")},
     why="Reclaims are not failures here. What is counted are errors of the program: without a limit a program that "
-    "cannot start is started "
-    "for ever, with 0 the first flipped bit ends a month of training.",
+    "cannot start is started for ever, with 0 the first flipped bit ends a month of training.",
     wrong="""
 job:
   type: kubernetes:elastic.pytorch.org/v1alpha1:ElasticJob
@@ -355,8 +351,7 @@ def _selects(selector: Value, labels: Mapping[str, str]) -> bool:
     each=lambda stack: [(stack, one) for one in stack.of(*REPLICATED)],
     settings={"agents": Setting(["kube-system"], "Namespaces that are left alone.", "array")},
     why="An update of the machines drains them one after the other, or several: without a budget all copies of the "
-    "controller go together. A "
-    "budget that allows none stops the update for ever.",
+    "controller go together. A budget that allows none stops the update for ever.",
     wrong="""
 controller:
   type: kubernetes:apps/v1:Deployment
@@ -403,8 +398,8 @@ def has_budget(subject: tuple[Stack, Resource], settings: Settings) -> Iterator[
     severity="high",
     each=lambda stack: stack.of("kubernetes:apps/v1:StatefulSet"),
     why="Rendezvous of all running jobs is in it. Two of three members on one machine are lost together; an even "
-    "number has no majority more "
-    "than the odd one below; members without a volume start empty and do not find each other again.",
+    "number has no majority more than the odd one below; members without a volume start empty and do not find each "
+    "other again.",
     wrong="""
 etcd:
   type: kubernetes:apps/v1:StatefulSet

@@ -14,8 +14,9 @@ from policies.wording import secrets_in
 
 INSTANCE = "aws:ec2/instance:Instance"
 VOLUME = "aws:ebs/volume:Volume"
-_STARTS = (TEMPLATE, INSTANCE, "aws:ec2/launchConfiguration:LaunchConfiguration",
-           "aws:ec2/spotInstanceRequest:SpotInstanceRequest")  # fmt: skip
+LAUNCH_CONFIGURATION = "aws:ec2/launchConfiguration:LaunchConfiguration"
+SPOT_REQUEST = "aws:ec2/spotInstanceRequest:SpotInstanceRequest"
+_STARTS = (TEMPLATE, INSTANCE, LAUNCH_CONFIGURATION, SPOT_REQUEST)
 """What machines are started from."""
 SUBNET = "aws:ec2/subnet:Subnet"
 topic = Topic("Machines")
@@ -55,8 +56,7 @@ def imdsv2_required(resource: Resource, _: Settings) -> Iterator[str]:
         "maximum": Setting(1, "Hops that an answer may travel. Pods that read notices of reclaims need 2."),
     },
     why="Each hop is a network to cross: with 1 the answer ends at the machine, with 2 it reaches every pod, which "
-    "then "
-    "has the machine's role. Pod Identity needs no metadata; reading spot notices does.",
+    "then has the machine's role. Pod Identity needs no metadata; reading spot notices does.",
     wrong="""
 workers: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {metadataOptions: {httpPutResponseHopLimit: 3}}}
 """,
@@ -144,8 +144,8 @@ def disk_encrypted(disk: Value, settings: Settings) -> Iterator[str]:
     types=(*_STARTS, VOLUME),
     each=_disks,
     settings={"types": Setting(["gp3", "io2", "st1", "sc1"], "Volume types that are allowed.", "array")},
-    why="gp3 costs a fifth less than gp2 and its throughput does not depend on its size: images of 20 GB unpack at the "
-    "speed of the disk.",
+    why="gp3 costs a fifth less than gp2 and its throughput does not depend on its size: images of 20 GB unpack at "
+    "the speed of the disk.",
     wrong="""
 workers:
   type: aws:ec2/launchTemplate:LaunchTemplate
@@ -173,8 +173,8 @@ def disk_type_current(disk: Value, settings: Settings) -> Iterator[str]:
     severity="high",
     types=(*_STARTS, SUBNET),
     frameworks=("CKV_AWS_88", "CKV_AWS_130"),
-    why="A training machine is called by nobody from outside. A public address makes every port that a framework opens "
-    "(rendezvous, dashboards, NCCL's sockets) a matter of one security group.",
+    why="A training machine is called by nobody from outside. A public address makes every port that a framework "
+    "opens (rendezvous, dashboards, NCCL's sockets) a matter of one security group.",
     wrong="""
 public:
   type: aws:ec2/subnet:Subnet
@@ -208,8 +208,7 @@ def no_public_address(resource: Resource, _: Settings) -> Iterator[str]:
     settings={"allowKeys": Setting(False, "Whether templates may name a key pair.", "boolean")},
     presence=("ec2SshKey",),
     why="EKS opens port 22 to the whole internet for a group with a key and without sourceSecurityGroupIds. Session "
-    "Manager "
-    "and `kubectl debug node` do the same job, and leave a record.",
+    "Manager and `kubectl debug node` do the same job, and leave a record.",
     wrong="""
 workers:
   type: aws:eks/nodeGroup:NodeGroup
@@ -238,8 +237,7 @@ def no_ssh_to_nodes(resource: Resource, settings: Settings) -> Iterator[str]:
     types=_STARTS,
     frameworks=("CKV_AWS_46",),
     why="Whoever may describe the template reads its user data, and so does every process of the machine that reaches "
-    "the metadata "
-    "service.",
+    "the metadata service.",
     wrong="""
 workers:
   type: aws:ec2/launchTemplate:LaunchTemplate

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from policies.catalogue import ami_driver, machine
 from policies.groups import CAPACITY_BLOCK, NODE_GROUP, Group, gpu_groups, groups, has_driver
 from policies.registry import Topic
-from policies.rule import Finding, Resource, Setting, Settings
+from policies.rule import Finding, Resource, Setting, Settings, Stack
 from policies.values import UnknownMemberError
 from policies.workloads import GPU, SPOT_TAINTS
 
 topic = Topic("Node groups")
+_FARGATE = "aws:eks/fargateProfile:FargateProfile"
 EFFECTS = ("NO_SCHEDULE", "PREFER_NO_SCHEDULE", "NO_EXECUTE")
 _EKS = "https://docs.aws.amazon.com/eks/latest/userguide/launch-templates.html"
 _TAINTS = "https://docs.aws.amazon.com/eks/latest/userguide/node-taints-managed-node-groups.html"
@@ -59,8 +60,7 @@ def gpu_group_tainted(group: Group, settings: Settings) -> Iterator[Finding]:
         )
     },
     why="k8s.amazonaws.com/accelerator makes the autoscaler wait until a new machine shows its GPUs, instead of "
-    "adding a second "
-    "one; by nvidia.com/gpu.present DaemonSets find the machines, also before they exist.",
+    "adding a second one; by nvidia.com/gpu.present DaemonSets find the machines, also before they exist.",
     wrong="""
 gpus:
   type: aws:eks/nodeGroup:NodeGroup
@@ -119,8 +119,7 @@ def taint_effects_spelled(group: Resource, _: Settings) -> Iterator[str]:
     types=(NODE_GROUP,),
     settings={"allowed": Setting(["ON_DEMAND", "SPOT", CAPACITY_BLOCK], "Kinds that are allowed.", "array")},
     why="A group that says nothing is bought on demand, at up to five times the price of spot; the reader cannot tell "
-    "whether that "
-    "was meant.",
+    "whether that was meant.",
     wrong="""
 gpus:
   type: aws:eks/nodeGroup:NodeGroup
@@ -148,8 +147,7 @@ def capacity_type_explicit(group: Resource, settings: Settings) -> Iterator[str]
     types=(NODE_GROUP,),
     settings={"keys": Setting(list(SPOT_TAINTS), "Keys of taints that count.", "array")},
     why="EKS labels spot machines and does not taint them: a database, etcd or a job without checkpoints lands there "
-    "and is gone two "
-    "minutes after the notice.",
+    "and is gone two minutes after the notice.",
     wrong="""
 gpus:
   type: aws:eks/nodeGroup:NodeGroup
@@ -180,9 +178,9 @@ def spot_group_tainted(group: Resource, settings: Settings) -> Iterator[str]:
     severity="high",
     settings={"least": Setting(1, "Fewest machines that run at any time, in all such groups.")},
     why="etcd, the controller, DNS and the autoscaler itself need a place that nobody takes away. If that is spot, or "
-    "is not there, the "
-    "first reclaim takes down what would have repaired it.",
+    "is not there, the first reclaim takes down what would have repaired it.",
     wrong="""
+cluster: {type: "aws:eks/cluster:Cluster", properties: {name: training}}
 gpus:
   type: aws:eks/nodeGroup:NodeGroup
   properties:
@@ -191,17 +189,17 @@ gpus:
     scalingConfig: {minSize: 0, maxSize: 4, desiredSize: 0}
 """,
     right="""
+cluster: {type: "aws:eks/cluster:Cluster", properties: {name: training}}
 system:
   type: aws:eks/nodeGroup:NodeGroup
   properties: {capacityType: ON_DEMAND, taints: [], scalingConfig: {minSize: 2, maxSize: 3, desiredSize: 2}}
 """,
     steps="Add a small group without GPUs and taints, capacityType ON_DEMAND, minSize at least 1.",
 )
-def untainted_pool_on_demand(stack: object, settings: Settings) -> Iterator[Finding]:
-    """Looks only at stacks with node groups."""
-    every = groups(stack)  # type: ignore[arg-type]
-    if not every:
-        return
+def untainted_pool_on_demand(stack: Stack, settings: Settings) -> Iterator[Finding]:
+    """Of stacks that make the cluster: where it is made elsewhere, its groups may be as well."""
+    every = groups(stack)
+    clusters = stack.of("aws:eks/cluster:Cluster")
     least = 0.0
     for group in every:
         if any(effect in ("NO_SCHEDULE", "NO_EXECUTE") for _, _, effect in group.taints()):
@@ -212,7 +210,9 @@ def untainted_pool_on_demand(stack: object, settings: Settings) -> Iterator[Find
             yield Finding(
                 f"has no taint and is {group.capacity()}: what everything depends on may run here", group.resource
             )
-    if least < settings["least"]:
+    # EKS's own machines (Auto Mode, Fargate) are such a place as well.
+    elsewhere = any(one.props.at("computeConfig", "enabled").flag() for one in clusters) or stack.of(_FARGATE)
+    if every and clusters and not elsewhere and least < settings["least"]:
         yield Finding(
             f"groups without taints that are bought on demand have {least:.0f} machines at least; {settings['least']} "
             f"are needed"
@@ -226,8 +226,7 @@ def untainted_pool_on_demand(stack: object, settings: Settings) -> Iterator[Find
     each=groups,
     presence=("capacityReservationId", "capacityReservationResourceGroupArn", "instanceType"),
     why="A capacity block is paid for in advance. It needs a template with the market type, the reservation's id and "
-    "the one type; the "
-    "type in the group, or more than one zone, is refused only when the block has begun.",
+    "the one type; the type in the group, or more than one zone, is refused only when the block has begun.",
     wrong="""
 template: {type: "aws:ec2/launchTemplate:LaunchTemplate", properties: {instanceType: p5.48xlarge}}
 block:
@@ -246,8 +245,7 @@ block:
   properties: {capacityType: CAPACITY_BLOCK, launchTemplate: {id: "${template.id}"}, subnetIds: [subnet-1]}
 """,
     steps="Give the group a launch template with instanceType, instanceMarketOptions.marketType: capacity-block and "
-    "the reservation's "
-    "id; no instanceTypes in the group; one subnet, in the block's zone.",
+    "the reservation's id; no instanceTypes in the group; one subnet, in the block's zone.",
     references=(
         "https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html",
         "https://github.com/eksctl-io/eksctl/pull/8207",
@@ -285,8 +283,7 @@ def capacity_block_complete(group: Group, _: Settings) -> Iterator[Finding]:
     each=groups,
     settings={"allowed": Setting([], "Further types that are fine.", "array")},
     why="What is not in the catalogue has no price, no interface plan and no driver floor: the other rules cannot "
-    "look at it. Most "
-    "often it is a typing mistake.",
+    "look at it. Most often it is a typing mistake.",
     wrong="""
 gpus: {type: "aws:eks/nodeGroup:NodeGroup", properties: {instanceTypes: [p5.48xlrge]}}
 """,
@@ -308,8 +305,7 @@ def types_known(group: Group, settings: Settings) -> Iterator[Finding]:
     severity="high",
     each=groups,
     why="The autoscaler reckons with the first type only. A second one with fewer GPUs starts, the job does not fit, "
-    "and another machine "
-    "is started; a job over machines with different EFA counts runs at the speed of the poorest.",
+    "and another machine is started; a job over machines with different EFA counts runs at the speed of the poorest.",
     wrong="""
 gpus: {type: "aws:eks/nodeGroup:NodeGroup", properties: {instanceTypes: [g6.xlarge, g6.12xlarge]}}
 """,
@@ -347,8 +343,7 @@ def types_alike(group: Group, _: Settings) -> Iterator[Finding]:
     each=groups,
     presence=("securityGroups", "subnetId", "iamInstanceProfile", "instanceType", "vpcSecurityGroupIds"),
     why="EKS refuses some members of a template, and as soon as one names any security group it no longer adds the "
-    "cluster's own: the "
-    "machines start, cost money and never join.",
+    "cluster's own: the machines start, cost money and never join.",
     wrong="""
 template:
   type: aws:ec2/launchTemplate:LaunchTemplate
@@ -366,8 +361,7 @@ gpus:
   properties: {instanceTypes: [p5.48xlarge], launchTemplate: {id: "${template.id}"}}
 """,
     steps="Types in the group or in the template, not in both. No subnetId, instance profile or spot market options "
-    "in the template. "
-    "With interfaces: security groups on them and none above, the cluster's own on the first.",
+    "in the template. With interfaces: security groups on them and none above, the cluster's own on the first.",
     references=(_EKS, "https://github.com/aws/containers-roadmap/issues/1352"),
 )
 def group_fits_template(group: Group, _: Settings) -> Iterator[Finding]:
@@ -412,8 +406,7 @@ def group_fits_template(group: Group, _: Settings) -> Iterator[Finding]:
     severity="high",
     each=groups,
     why="A GPU machine with an image that has no driver, or one older than the GPU needs, is a normal machine at "
-    "forty times the price: "
-    "pods wait for nvidia.com/gpu and nobody says why.",
+    "forty times the price: pods wait for nvidia.com/gpu and nobody says why.",
     wrong="""
 gpus:
   type: aws:eks/nodeGroup:NodeGroup
@@ -464,8 +457,7 @@ def _number(version: str) -> tuple[int, ...]:
     types=(NODE_GROUP,),
     presence=("imageId",),
     why="Otherwise two machines of one job may have different drivers, and an update of the group is whatever came "
-    "out since. NCCL "
-    "needs the same on all machines.",
+    "out since. NCCL needs the same on all machines.",
     wrong="""
 gpus: {type: "aws:eks/nodeGroup:NodeGroup", properties: {amiType: AL2023_x86_64_NVIDIA}}
 """,

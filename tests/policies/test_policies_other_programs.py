@@ -239,6 +239,33 @@ class TestNodeGroups:
         violates("scale-from-zero-hints", group)
         complies("scale-from-zero-hints", group, tag)
 
+    def test_machines_of_scaling_groups_and_single_ones_are_counted_as_well(self) -> None:
+        template = resource(TEMPLATE, {"instanceType": "p5.48xlarge"}, name="template")
+        scaling = resource(
+            "aws:autoscaling/group:Group",
+            {"maxSize": 9, "launchTemplate": {"id": UNKNOWN}},
+            name="workers",
+            depends={"launchTemplate": [template]},
+        )
+        violates("gpu-count-capped", template, scaling, match="workers 72")
+        overridden = {"maxSize": 9, "mixedInstancesPolicy": {"launchTemplate": {"overrides": UNKNOWN}}}
+        undecided("gpu-count-capped", resource("aws:autoscaling/group:Group", overridden))
+        undecided("gpu-count-capped", resource("aws:autoscaling/group:Group", {"maxSize": 9}), match="scaling group")
+        single = resource(INSTANCE, {"instanceType": "p5.48xlarge"}, provider={"region": "us-east-2"})
+        violates("cost-per-hour-capped", single, config={"maximumUsd": 50})
+        violates("budget-exists", single)
+
+    def test_the_place_for_everything_else_is_asked_of_stacks_that_make_the_cluster(self) -> None:
+        tainted = {"taints": [{"key": "trainyard.dev/spot", "effect": "NO_SCHEDULE"}]}
+        group = resource(NODE_GROUP, tainted, name="gpus")
+        complies("untainted-pool-on-demand", group)
+        cluster = "aws:eks/cluster:Cluster"
+        violates("untainted-pool-on-demand", group, resource(cluster, {}))
+        complies("untainted-pool-on-demand", group, resource(cluster, {"computeConfig": {"enabled": True}}))
+        undecided("untainted-pool-on-demand", group, resource(cluster, {"computeConfig": UNKNOWN}))
+        fargate = resource("aws:eks/fargateProfile:FargateProfile", {}, name="system")
+        complies("untainted-pool-on-demand", group, resource(cluster, {}), fargate)
+
     def test_a_budget_that_tells_an_empty_list_tells_nobody(self) -> None:
         group = resource(NODE_GROUP, {"instanceTypes": ["g6.xlarge"]}, name="gpus")
         kind = "aws:budgets/budget:Budget"

@@ -1,5 +1,4 @@
-"""Whole stacks: the examples comply, and each of many mistakes is caught by the rules that are for it, and no "
-"others."""
+"""Whole stacks: the examples comply, and each of many mistakes is caught by its rules, and by no others."""
 
 from __future__ import annotations
 
