@@ -28,7 +28,8 @@ Rules that every `trainyard preview` and `trainyard up` looks at, and plain Pulu
   `eval "$(trainyard env -s dev --rehearse)"`, `pulumi -C "$TRAINYARD_REHEARSAL/project" preview -s dev --policy-pack
   "$PWD/policies" --policy-pack-config "$PWD/policies/config/dev.json"`.
 - What is known only after `up` is not passed: the rule says `cannot be judged before up`, as an advisory.
-- What a Helm chart makes is not visible to rules about pods.
+- What a Helm chart makes, or a TrainJob takes from its runtime, is not visible to rules about pods; what Karpenter may
+  start is not counted by those about cost: its limits are in the cluster.
 - Examples are written as in a Pulumi YAML program.
 """
 
