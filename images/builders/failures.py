@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +192,7 @@ def sentence(work: Work, code: int, tail: Sequence[str], step: str, log: Path | 
 
     Args:
         work: what was being done.
-        code: exit code.
+        code: exit code; that of a signal is its number below zero.
         tail: last lines of the output.
         step: where it was; empty if unknown.
         log: where all of the output is.
@@ -204,7 +205,8 @@ def sentence(work: Work, code: int, tail: Sequence[str], step: str, log: Path | 
         if line is not None:
             return f"{work.what} failed{where}: {explain(work, line)}.{kept}"
     said = "".join(f"\n  {_cut(line)}" for line in [line for line in tail if not _NOISE.match(line)][-_SHOWN:])
-    return f"{work.what} failed{where}: {work.tool} ended with {code}.{kept}{' It ends:' + said if said else ''}"
+    ended = f"{work.tool} ended with {code}" if code >= 0 else f"{signal.Signals(-code).name} ended {work.tool}"
+    return f"{work.what} failed{where}: {ended}.{kept}{' It ends:' + said if said else ''}"
 
 
 def of_file(error: OSError, path: Path) -> str:

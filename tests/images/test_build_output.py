@@ -113,6 +113,10 @@ def test_an_unknown_reason_shows_how_the_output_ends_and_at_which_step() -> None
     assert said.endswith("It ends:\n  a\n  b\n  SyntaxError: expected")
 
 
+def test_a_tool_that_a_signal_ended_is_said_to_be() -> None:
+    assert sentence(BUILD, -9, [], "", None) == "the build of cpu failed: SIGKILL ended buildah."
+
+
 def test_lines_without_end_are_cut() -> None:
     assert len(explained(BUILD, "x" * 100_000)) < 1000
 

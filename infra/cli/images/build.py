@@ -259,7 +259,7 @@ def _require_fitting(
     push: bool,
 ) -> None:
     """Options that contradict each other, or that no tool could take; all of them in one message."""
-    from infra.wiring.references import is_reference  # noqa: PLC0415
+    from infra.wiring.references import is_pinned, is_reference  # noqa: PLC0415
 
     mistakes = []
     if len(chosen) > 1:
@@ -279,10 +279,12 @@ def _require_fitting(
         )
     if push and not on_aws and not registry and not _has_registry(tag):
         mistakes.append("push where? --registry REGISTRY/PATH, or the whole name: --tag REGISTRY/PATH/training:1")
-    if tag is not None and not is_reference(tag):
+    if tag is not None and (not is_reference(tag) or is_pinned(tag)):
         mistakes.append(f"--tag {tag!r} is no name of an image, as in registry.example/team/training:1")
     if registry is not None and not is_reference(f"{registry.rstrip('/')}/training:1"):
-        mistakes.append(f"--registry {registry!r} is none, as in registry.example/team")
+        mistakes.append(
+            f"--registry {registry!r} is no registry with a path in small letters, as in registry.example/team"
+        )
     if index and not _ADDRESS.fullmatch(index):  # not shown: it may hold a password
         mistakes.append("--index (or TRAINYARD_INDEX) is no address, as in https://packages.example/simple")
     if archive and archive.is_dir():
