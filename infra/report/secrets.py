@@ -179,7 +179,7 @@ def _mapping(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
     named_secret = (isinstance(variable, str) and is_secret_name(variable)) or value.get("type") == "SecureString"
     clean: dict[str, Any] = {}
     for name, inside in value.items():
-        key = scrub_text(name, depth)
+        key = _clean_name(name)
         if kubernetes_secret and key in {"data", "stringData", "binaryData"}:
             clean[key] = _hidden(inside)
         elif key == "kubectl.kubernetes.io/last-applied-configuration":
@@ -195,6 +195,13 @@ def _mapping(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return clean
 
 
+@functools.lru_cache(maxsize=10_000)
+def _clean_name(name: str) -> str:
+    """A name without the credentials in it; the same few come thousands of times."""
+    return scrub_text(name)
+
+
+@functools.lru_cache(maxsize=10_000)
 def _hides(name: str) -> bool:
     return is_secret_name(name) or _SECRET_SCALAR.search(name) is not None
 
