@@ -10,7 +10,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import pulumi
 from pulumi_aws import Provider, ProviderDefaultTagsArgs, get_caller_identity, get_partition
 
-from ci.aws.settings import Settings
+from ci.aws.settings import ROLES, Settings
 from infra.aws.account import STACK_TAG
 from infra.aws.ci_access import CiAccess
 from infra.errors import TrainyardError
@@ -34,7 +34,7 @@ def main() -> None:
         stack_tag=STACK_TAG,
     )
     access = CiAccess(
-        "trainyard-ci",
+        ROLES,
         repository=settings.of_host,
         environments=() if settings.host == "gitlab" else tuple(settings.stacks),
         scope=scope,

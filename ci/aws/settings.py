@@ -10,9 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from infra.errors import UsageError
+from infra.wiring.ci_rights import reaching_too_far
 from infra.wiring.ci_trust import Repository
 from infra.wiring.errors import WiringError
 
+ROLES = "trainyard-ci"
+"""How the names of CI's own roles begin."""
 _PREFIX = "trainyard-ci:"
 _CLUSTER = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 _STACK = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -43,6 +46,12 @@ class Settings(BaseModel):
     def of_host(self) -> Repository:
         """The repository as the host knows it."""
         return Repository(self.host, self.repository, self.branch, self.owner_id, self.repository_id, self.url)
+
+    @model_validator(mode="after")
+    def _nothing_beyond(self) -> Settings:
+        if wrong := reaching_too_far(tuple(self.stacks.values()), roles=ROLES, bucket=self.state_bucket):
+            raise ValueError("; ".join(wrong))
+        return self
 
     @model_validator(mode="after")
     def _one_repository(self) -> Settings:

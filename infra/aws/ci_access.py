@@ -13,7 +13,7 @@ from pulumi_aws import Provider
 from pulumi_aws.iam import OpenIdConnectProvider, Role, RolePolicy
 
 from infra.aws.account import Statement, document
-from infra.wiring.ci_rights import Scope, changing, looking, records
+from infra.wiring.ci_rights import Scope, changing, looking, must_fit, records
 from infra.wiring.ci_trust import Repository, condition, deploy_subjects, preview_subjects
 
 LOOKING_LASTS = timedelta(hours=1)
@@ -47,7 +47,7 @@ class CiAccess(pulumi.ComponentResource):
             provider: of AWS.
 
         Raises:
-            WiringError: others than this repository's jobs would be let in.
+            WiringError: others than this repository's jobs would be let in, or IAM cannot keep so many rights.
         """
         super().__init__("trainyard:aws:CiAccess", name, None, pulumi.ResourceOptions(provider=provider))
         child = pulumi.ResourceOptions(parent=self)
@@ -70,7 +70,7 @@ class CiAccess(pulumi.ComponentResource):
             "deploy",
             f"Jobs of {repository.path} that bring stacks up, once somebody has approved",
             _trust(tokens, repository, deploy_subjects(repository, environments)),
-            {"look": looking(scope), "records": records(scope, write=True), "change": changing(scope)},
+            {"records": records(scope, write=True), "change": changing(scope)},
             DEPLOYING_LASTS,
         )
         self.register_outputs({"previewRole": self.preview_role_arn, "deployRole": self.deploy_role_arn})
@@ -84,6 +84,7 @@ class CiAccess(pulumi.ComponentResource):
         policies: dict[str, list[Statement]],
         lasts: timedelta,
     ) -> pulumi.Output[str]:
+        must_fit(use, policies)
         child = pulumi.ResourceOptions(parent=self, delete_before_replace=True)  # names are taken once
         role = Role(
             use,

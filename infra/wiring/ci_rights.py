@@ -7,12 +7,17 @@ beyond that (it reads more of a bucket than the rehearsal does) is from its docu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.wiring.errors import WiringError
+
 Statement = Mapping[str, Any]
 
+MOST_IN_A_ROLE = 10_240
+"""Characters of all inline policies of a role, white space not counted; IAM's quota, which cannot be raised."""
 _LOOK_EC2 = (
     "DescribeAccountAttributes DescribeAddresses DescribeAddressesAttribute DescribeAvailabilityZones DescribeFlowLogs"
     " DescribeInternetGateways DescribeLaunchTemplateVersions DescribeLaunchTemplates DescribeNatGateways"
@@ -95,17 +100,18 @@ _CHANGE_ROLES = (
 _CHANGE_TAGGED = {
     "elasticfilesystem": (
         "CreateMountTarget DeleteFileSystem DeleteMountTarget ModifyMountTargetSecurityGroups"
-        " PutLifecycleConfiguration UntagResource UpdateFileSystem UpdateFileSystemProtection"
+        " PutLifecycleConfiguration TagResource UntagResource UpdateFileSystem UpdateFileSystemProtection"
     ),
-    "fsx": "DeleteFileSystem UntagResource UpdateFileSystem",
+    "fsx": "DeleteFileSystem TagResource UntagResource UpdateFileSystem",
     "kms": (
         "CancelKeyDeletion CreateAlias CreateGrant DeleteAlias DisableKey DisableKeyRotation EnableKey"
-        " EnableKeyRotation PutKeyPolicy ScheduleKeyDeletion UntagResource UpdateAlias UpdateKeyDescription"
+        " EnableKeyRotation PutKeyPolicy ScheduleKeyDeletion TagResource UntagResource UpdateAlias"
+        " UpdateKeyDescription"
         " Decrypt GenerateDataKey GenerateDataKeyWithoutPlaintext"
     ),
 }
 _CHANGE_NEW = {
-    "elasticfilesystem": "CreateFileSystem TagResource",
+    "elasticfilesystem": "CreateFileSystem",
     "fsx": "CreateFileSystem TagResource",
     "kms": "CreateKey TagResource",
 }
@@ -177,20 +183,30 @@ def records(scope: Scope, *, write: bool) -> list[Statement]:
 
 
 def changing(scope: Scope) -> list[Statement]:
-    """What `up` and `down` change: what carries a stack's tag or a cluster's name, and nothing that does not."""
+    """What `up` and `down` look at and change: what carries a stack's tag or a cluster's name.
+
+    Beyond that they make new things in EC2, which a condition on tags would refuse where one call makes several.
+    """
     asked = {f"aws:RequestTag/{scope.stack_tag}": list(scope.stacks)}
     tagged = {f"aws:ResourceTag/{scope.stack_tag}": list(scope.stacks)}
     roles = [scope.arn("iam", f"role/{one}-*", regions=False) for one in scope.clusters]
     aliases = [scope.arn("kms", f"alias/{one}") for one in scope.clusters]
     attachable = [f"arn:{scope.partition}:iam::aws:policy/{one}" for one in ROLE_POLICIES]
     return [
-        _allow("ChangeOwn", _actions(_CHANGE), _own(scope)),
+        _allow("Look", _actions(_LOOK), "*"),
+        _allow("ChangeOwn", _actions(_LOOK_OWN) + _actions(_CHANGE), _own(scope)),  # together: IAM counts characters
         # A new machine of AWS has its tags from its template; what it is made in has been made by the stack.
         _allow("MakeInEc2", _actions({"ec2": _CHANGE_EC2_NEW}), "*"),
-        _allow("TagNewInEc2", ["ec2:CreateTags"], "*", {"StringEquals": asked}),
+        _allow("TagNewInEc2", ["ec2:CreateTags"], "*", {"StringEquals": asked, **_while_made("ec2")}),
         _allow("TagOwnInEc2", ["ec2:CreateTags"], "*", {"StringEquals": tagged}),
         _allow("ChangeOwnInEc2", _actions({"ec2": _CHANGE_EC2_OWN}), "*", {"StringEquals": tagged}),
         _allow("MakeTagged", _actions(_CHANGE_NEW), "*", {"StringEquals": asked}),
+        _allow(
+            "TagNewInEfs",
+            ["elasticfilesystem:TagResource"],
+            "*",
+            {"StringEquals": asked, **_while_made("elasticfilesystem")},
+        ),
         _allow("ChangeTagged", _actions(_CHANGE_TAGGED), "*", {"StringEquals": tagged}),
         _allow("Aliases", ["kms:CreateAlias", "kms:DeleteAlias", "kms:UpdateAlias"], aliases),
         _allow("Roles", _actions({"iam": _CHANGE_ROLES}), roles),
@@ -208,6 +224,49 @@ def changing(scope: Scope) -> list[Statement]:
             {"StringEquals": {"iam:AWSServiceName": list(LINKED)}},
         ),
     ]
+
+
+def reaching_too_far(clusters: Sequence[str], *, roles: str, bucket: str) -> list[str]:
+    """Why the deploy role, whose rights go by beginnings of names, would have CI's own roles or records in its hands.
+
+    Args:
+        clusters: names of the clusters.
+        roles: how the names of CI's own roles begin.
+        bucket: where the engine's records are.
+    """
+    wrong = [
+        f"cluster {one!r}: its deployments could change CI's own roles, {roles}-…; name the cluster otherwise"
+        for one in clusters
+        if f"{roles}-".startswith(f"{one}-")
+    ]
+    return wrong + [
+        f"stateBucket {bucket!r} begins as the buckets of cluster {one!r} do: its deployments could remove the records"
+        for one in clusters
+        if bucket.startswith(f"{one}-")
+    ]
+
+
+def must_fit(role: str, policies: Mapping[str, Sequence[Statement]]) -> None:
+    """Refuse more than IAM keeps inside of a role.
+
+    Raises:
+        WiringError: it is more.
+    """
+    size = sum(len("".join(json.dumps(_document(each)).split())) for each in policies.values())
+    if size > MOST_IN_A_ROLE:
+        raise WiringError(
+            f"the rights of the role {role!r} have {size:,} characters, and IAM keeps {MOST_IN_A_ROLE:,}: too many"
+            " stacks, or too long names of clusters, for one account. Give an account to each environment"
+        )
+
+
+def _document(statements: Sequence[Statement]) -> Mapping[str, Any]:
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def _while_made(service: str) -> Mapping[str, Any]:
+    """Only in a call that makes something: who may tag anything else could make what others have made its own."""
+    return {"Null": {f"{service}:CreateAction": "false"}}
 
 
 def _own(scope: Scope) -> list[str]:

@@ -94,14 +94,14 @@ class Repository:
 
 
 def preview_subjects(repository: Repository) -> tuple[str, ...]:
-    """Whom the role that looks is for: pull requests of branches of the repository, and the deployed branch.
+    """Whom the role that looks is for: the deployed branch, and on GitHub pull requests of branches of the repository.
 
-    GitHub gives a pull request from a fork no token at all. GitLab's subject names the branch of a merge request, so
-    any branch of this project may look; a fork is another project.
+    GitHub gives a pull request from a fork no token at all. GitLab's subject does not say that a job is about a merge
+    request, so these are rehearsed there.
     """
     if repository.host == "github":
         return (f"{repository.subject}:pull_request", f"{repository.subject}:ref:refs/heads/{repository.branch}")
-    return (f"{repository.subject}:ref_type:branch:ref:*",)
+    return (_deployed_on_gitlab(repository),)
 
 
 def deploy_subjects(repository: Repository, environments: Sequence[str]) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def deploy_subjects(repository: Repository, environments: Sequence[str]) -> tupl
     if repository.host == "gitlab":
         if environments:
             raise WiringError("environments are GitHub's; on GitLab protect the branch that is deployed")
-        return (f"{repository.subject}:ref_type:branch:ref:{repository.branch}",)
+        return (_deployed_on_gitlab(repository),)
     if not environments:
         raise WiringError("environments names none: only a job of an environment, which asks reviewers, may deploy")
     if wrong := [one for one in environments if not _ENVIRONMENT.fullmatch(one)]:
@@ -124,23 +124,25 @@ def deploy_subjects(repository: Repository, environments: Sequence[str]) -> tupl
     return tuple(f"{repository.subject}:environment:{one}" for one in environments)
 
 
+def _deployed_on_gitlab(repository: Repository) -> str:
+    return f"{repository.subject}:ref_type:branch:ref:{repository.branch}"
+
+
 def condition(repository: Repository, subjects: Sequence[str]) -> Mapping[str, Any]:
     """The condition under which a token may take on a role.
 
     Raises:
-        WiringError: a subject does not begin with the repository, or has a wildcard where it must not.
+        WiringError: a subject does not begin with the repository, or has a wildcard.
     """
     provider = provider_name(repository)
     for one in subjects:
         head, rest = one[: len(repository.subject) + 1], one[len(repository.subject) + 1 :]
-        if head != f"{repository.subject}:" or not rest or re.search(r"[*?]", rest.removesuffix(":ref:*")):
+        if head != f"{repository.subject}:" or not rest or re.search(r"[*?]", rest):
             raise WiringError(f"{one!r} would let in others than {repository.path}")
     exact = {f"{provider}:aud": repository.audience}
     if repository.repository_id is not None:
         exact[f"{provider}:repository_id"] = str(repository.repository_id)
-    if not any("*" in one for one in subjects):
-        return {"StringEquals": {**exact, f"{provider}:sub": list(subjects)}}
-    return {"StringEquals": exact, "StringLike": {f"{provider}:sub": list(subjects)}}
+    return {"StringEquals": {**exact, f"{provider}:sub": list(subjects)}}
 
 
 def provider_name(repository: Repository) -> str:

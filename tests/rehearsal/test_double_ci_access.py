@@ -23,11 +23,10 @@ from ci.aws.settings import Settings, SettingsError
 from infra.clusters import CHECKOUT
 from infra.rehearsal import moto
 from infra.rehearsal.double.aws import Aws
-from infra.wiring.ci_rights import Scope, changing, looking, records
+from infra.wiring.ci_rights import MOST_IN_A_ROLE, Scope, changing, looking, records
 
 PROVIDER = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
 URL = "https://token.actions.githubusercontent.com"
-LONGEST_INLINE = 10_240  # characters of all policies of a role together, white space not counted
 SCOPE = Scope("aws", ACCOUNT, ("trainyard-dev", "trainyard-prod"), ("dev", "prod"), "state", "arn:aws:kms:x", "tag")
 
 # How actions are named whose name is not that of the call, or whose service is named otherwise (Service Authorization
@@ -125,7 +124,14 @@ def test_a_gitlab_of_ones_own_is_trusted_by_its_address() -> None:
 @pytest.mark.parametrize("role", ["preview", "deploy"])
 def test_the_policies_of_a_role_fit_into_what_iam_keeps(access: Recorded, role: str) -> None:
     found = [each for each in access.of("RolePolicy") if each.name.startswith(role)]
-    assert sum(len("".join(each.inputs["policy"].split())) for each in found) < LONGEST_INLINE
+    assert sum(len("".join(each.inputs["policy"].split())) for each in found) < MOST_IN_A_ROLE
+
+
+def test_one_account_holds_both_example_stacks_and_says_when_there_are_too_many() -> None:
+    both = {"dev": "trainyard-dev", "prod": "trainyard-prod"}
+    assert len(program(stacks=both).of("Role")) == 2
+    with pytest.raises(pulumi.RunError, match="Give an account to each environment"):
+        program(stacks=both | {"stage": "trainyard-stage"})
 
 
 def test_no_right_is_a_wildcard_of_actions(access: Recorded) -> None:
@@ -156,7 +162,8 @@ def test_a_deployment_cannot_change_the_roles_of_ci_itself(access: Recorded) -> 
     names = [each.inputs["name"] for each in access.of("Role")]
     for policy in (each for each in access.of("RolePolicy") if each.name == "deploy-change"):
         for statement in policy.statements():
-            if any(action.startswith("iam:") and "ServiceLinked" not in action for action in statement["Action"]):
+            changes = [one for one in statement["Action"] if not one.startswith(("iam:Get", "iam:List"))]
+            if any(action.startswith("iam:") and "ServiceLinked" not in action for action in changes):
                 for name in names:
                     arn = f"arn:aws:iam::{ACCOUNT}:role/{name}"
                     assert not [one for one in statement["Resource"] if fnmatchcase(arn, one)]
@@ -168,6 +175,15 @@ def test_what_a_deployment_changes_in_ec2_carries_the_stacks_tag(access: Recorde
     assert found["ChangeOwnInEc2"]["Condition"] == tagged
     assert found["ChangeTagged"]["Condition"] == tagged
     assert "ec2:DeleteVpc" in found["ChangeOwnInEc2"]["Action"]
+
+
+def test_a_deployment_cannot_make_its_own_what_others_have_made(access: Recorded) -> None:
+    for one in access.one("RolePolicy", "deploy-change").statements():
+        tags = {action for action in one["Action"] if action.endswith((":CreateTags", ":TagResource"))}
+        if one["Resource"] != "*" or "aws:ResourceTag/trainyard.dev/stack" in one["Condition"]["StringEquals"]:
+            continue
+        for service in {action.split(":")[0] for action in tags} - {"fsx", "kms"}:  # these two have no such condition
+            assert one["Condition"]["Null"] == {f"{service}:CreateAction": "false"}, one["Sid"]
 
 
 def calls_of_the_stack(stack: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
@@ -227,7 +243,7 @@ def test_the_roles_may_do_what_the_rehearsal_of_a_stack_did(
     assert len(asked["change"]) > 60
     look = granted(looking(SCOPE)) | granted(records(SCOPE, write=False))
     assert sorted(actions(asked["look"]) - look) == []
-    deploy = look | granted(changing(SCOPE)) | granted(records(SCOPE, write=True))
+    deploy = granted(changing(SCOPE)) | granted(records(SCOPE, write=True))
     assert sorted(actions(asked["change"]) - deploy) == []
 
 
@@ -244,7 +260,7 @@ def test_aws_takes_the_whole_program_and_is_left_with_nothing(engine: LittleEngi
             resource = Resource(engine, each.type, each.name)
             resource.up(**each.inputs)
             made.append(resource)
-    assert len(made) == 8
+    assert len(made) == 7
     assert [each.name for each in made if each.refresh() != "same"] == []
     assert [each.name for each in made if each.up(**each.inputs) != "same"] == []
     for resource in reversed(made):
@@ -288,6 +304,9 @@ def test_all_mistakes_of_the_settings_are_told_at_once() -> None:
     [
         ({"repository": "octo-org/*"}, "without wildcards"),
         ({"ownerId": "1"}, "go together"),
+        ({"stacks": {"ci": "trainyard-ci"}}, "could change CI's own roles"),
+        ({"stacks": {"dev": "trainyard"}}, "could change CI's own roles"),
+        ({"stateBucket": "trainyard-dev-state"}, "could remove the records"),
         ({"existingProvider": f"arn:aws:iam::{ACCOUNT}:oidc-provider/gitlab.com"}, "is not that of"),
     ],
 )

@@ -187,6 +187,19 @@ def test_what_may_write_about_a_fork_runs_only_code_of_the_main_branch() -> None
     assert "head_repository.full_name != github.repository" in job["if"]
 
 
+def test_the_code_of_a_fork_runs_on_no_machine_of_ones_own() -> None:
+    ours = "github.event.pull_request.head.repo.full_name == github.repository"
+    for file in WORKFLOWS:
+        workflow = loaded(file)
+        if "pull_request" not in workflow[True]:
+            continue
+        first = str(workflow["jobs"].get("stacks", {}).get("if"))  # what needs it is skipped with it
+        for name, job in workflow["jobs"].items():
+            if "vars." in job["runs-on"]:
+                kept_out = "stacks" in job.get("needs", ()) and (ours in first or "!= 'pull_request'" in first)
+                assert kept_out or ours in job["runs-on"], f"{file.stem}/{name}"
+
+
 def test_forks_have_no_part_in_the_other_workflow() -> None:
     for name in ("preview", "fork-preview"):
         first = loaded(ROOT / f".github/workflows/{name}.yml")["jobs"]["stacks"]["if"]
