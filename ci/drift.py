@@ -34,7 +34,16 @@ def look(workspace: Workspace) -> Preview:
 
 
 def drifted(found: Preview) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """What is not as it was left: what became of it, type, name, and which properties."""
+    """What is not as it was left: what became of it, type, name, and which properties.
+
+    Raises:
+        StepError: the record is empty, which is no good news.
+    """
+    if not found.steps:
+        raise StepError(
+            f"the engine's record of stack {found.stack} has nothing in it: either it was never brought up, or"
+            " PULUMI_BACKEND_URL (TRAINYARD_BACKEND) does not lead to its record"
+        )
     result = []
     for step in found.steps:
         resource = step.new or step.old
@@ -83,6 +92,8 @@ def main() -> int:
         raise StepError(f"{options.stack!r} is no name of a stack")
     try:
         workspace = Workspace.open(options.stack)
+        if workspace.is_local:
+            raise StepError(f"stack {options.stack} is not one on AWS: its cluster is this computer's")
         workspace.require_outside_rehearsal()
         workspace.require_credentials()
         workspace.build_engines(Steps())

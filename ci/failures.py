@@ -11,9 +11,12 @@ class StepError(Exception):
 
 
 def end(step: Callable[[], int]) -> None:
-    """Run a step and end the process with its code; with 1 and a sentence when it raises `StepError`."""
+    """Run a step and end the process with its code; with 1 and a sentence when it cannot do its work.
+
+    That is when it raises `StepError`, or a file cannot be read or written.
+    """
     try:
         sys.exit(step())
-    except StepError as error:
+    except (StepError, OSError) as error:
         print(f"ci: {error}", file=sys.stderr)
         sys.exit(1)

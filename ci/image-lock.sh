@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-lock="images.$1.toml"
+lock="images.${1:?usage: ci/image-lock.sh STACK}.toml"
 git add --intent-to-add -- "$lock"
 change=$(git diff -- "$lock")
 if [ -z "$change" ]; then change="($lock is up to date)"; fi

@@ -229,6 +229,27 @@ def test_drift_is_what_changed_or_went_and_goes_first(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["dev.clean"]
 
 
+def test_an_empty_record_is_no_good_news() -> None:
+    found = Preview(
+        stack="dev",
+        project="trainyard",
+        steps=(),
+        policies=(),
+        diagnostics=(),
+        complete=True,
+        rehearsal=False,
+        duration_seconds=1.0,
+    )
+    with pytest.raises(StepError, match="has nothing in it"):
+        drift.drifted(found)
+
+
+def test_drift_of_this_computer_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["drift", "local"])
+    with pytest.raises(StepError, match="not one on AWS"):
+        drift.main()
+
+
 def test_no_word_about_drift_is_no_good_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
     monkeypatch.setenv("GITHUB_TOKEN", "x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,22 @@ def test_what_was_pushed_is_shown_as_a_change(checkout: Path) -> None:
 
 def test_a_lock_that_was_not_written_fails_the_step(checkout: Path) -> None:
     assert run(checkout / "ci/image-lock.sh", "prod").returncode != 0
+
+
+def test_a_lock_of_no_stack_is_refused(checkout: Path) -> None:
+    assert "usage: ci/image-lock.sh STACK" in run(checkout / "ci/image-lock.sh").stderr
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    event, report = tmp_path / "event.json", tmp_path / "dev.md"
+    event.write_text('{"pull_request": {"number": 7}}')
+    report.write_text("## Preview\n")
+    command: list[str | Path] = [sys.executable, "-m", "ci.hand_over", report, "--to", report / "below"]
+    variables = {"GITHUB_EVENT_PATH": str(event)}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ci: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_the_token_of_gitlab_goes_where_only_its_owner_reads(tmp_path: Path) -> None:
