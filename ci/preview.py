@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 OUT = ROOT / "build/preview"
 TRAINYARD = (sys.executable, "-c", "import sys; sys.argv[0] = 'trainyard'; from infra.cli import main; main()")
 """The command of this checkout, whether or not it is installed."""
-REFUSED = 1
 _ANY_REGION = "us-east-2"
 _STATE = "TRAINYARD_STATE_DIR"
 _LOOKED_AT_EMPTY = "the local cluster does not run: everything would be new"
