@@ -14,15 +14,17 @@ from infra.clusters import CHECKOUT
 from infra.rehearsal import moto
 from infra.rehearsal.double.values import UNKNOWN
 from infra.rehearsal.leftovers import book_entries, leftovers
+from infra.settings.images import NOT_BUILT
 
 pytest_plugins = ["program_fixture"]
 
 
 def configuration(stack: str) -> dict[str, Any]:
-    """What a stack file says, with everything allowed to be deleted."""
+    """What a stack file says, with everything allowed to be deleted, and a name for the image that is not built."""
     found = yaml.safe_load((CHECKOUT / f"Pulumi.{stack}.yaml").read_text())["config"]
     config = {key.removeprefix("trainyard:"): value for key, value in found.items() if key.startswith("trainyard:")}
     config["aws"]["protect"] = False
+    config["images"] = {"controller": NOT_BUILT, **config.get("images", {})}
     return config
 
 

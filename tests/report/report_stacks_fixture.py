@@ -1,4 +1,4 @@
-"""Fixtures `dev` and `prod`: the resources of the example stacks of AWS, as a preview has them after the change."""
+"""Fixtures `dev_resources` and `prod_resources`: what a preview of the example stacks of AWS has after the change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from infra.report.preview import Resource
 
 
 @pytest.fixture(scope="session")
-def dev() -> tuple[Resource, ...]:
+def dev_resources() -> tuple[Resource, ...]:
     """Cheap spot machines, nothing protected."""
     return resources_of(run_stack_file("dev"))
 
 
 @pytest.fixture(scope="session")
-def prod() -> tuple[Resource, ...]:
+def prod_resources() -> tuple[Resource, ...]:
     """A capacity block and spot machines with EFA, everything protected."""
     return resources_of(run_stack_file("prod"))

@@ -62,8 +62,8 @@ def test_the_table_has_the_figures_that_the_computations_below_are_written_with(
     assert service("fsx-lustre-persistent-2-500") == Decimal("0.340")
 
 
-def test_dev_costs_what_a_computation_by_hand_says(dev: tuple[Resource, ...]) -> None:
-    found = cost(dev)
+def test_dev_costs_what_a_computation_by_hand_says(dev_resources: tuple[Resource, ...]) -> None:
+    found = cost(dev_resources)
     # USD per month that are paid for whatever runs
     fixed = (
         Decimal("0.10") * 730  # control plane
@@ -94,8 +94,10 @@ def test_dev_costs_what_a_computation_by_hand_says(dev: tuple[Resource, ...]) ->
     assert found.gpus_at_max == 4
 
 
-def test_prod_costs_what_a_computation_by_hand_says_less_what_nobody_knows(prod: tuple[Resource, ...]) -> None:
-    found = cost(prod)
+def test_prod_costs_what_a_computation_by_hand_says_less_what_nobody_knows(
+    prod_resources: tuple[Resource, ...],
+) -> None:
+    found = cost(prod_resources)
     fixed = (
         Decimal("0.10") * 730  # control plane
         + Decimal("0.045") * 730 * 3  # a NAT gateway in each zone
@@ -123,8 +125,8 @@ def test_prod_costs_what_a_computation_by_hand_says_less_what_nobody_knows(prod:
     assert found.month.shown() == ">= 37,441.66, without gpu-block"
 
 
-def test_pools_tell_type_capacity_numbers_gpus_and_what_a_gpu_costs(prod: tuple[Resource, ...]) -> None:
-    by_name = {one.name: one for one in cost(prod).pools}
+def test_pools_tell_type_capacity_numbers_gpus_and_what_a_gpu_costs(prod_resources: tuple[Resource, ...]) -> None:
+    by_name = {one.name: one for one in cost(prod_resources).pools}
     assert list(by_name) == ["gpu-block", "gpu-spot", "system"]
     spot = by_name["gpu-spot"]
     assert (spot.types, spot.capacity, spot.minimum, spot.maximum, spot.gpus) == (("p5.48xlarge",), "spot", 0, 8, 8)
@@ -142,8 +144,8 @@ def test_pools_tell_type_capacity_numbers_gpus_and_what_a_gpu_costs(prod: tuple[
     assert system.per_gpu_hour is None
 
 
-def test_what_has_no_figure_is_listed_with_its_reason(prod: tuple[Resource, ...]) -> None:
-    said = {one.what: one.reason for one in cost(prod).not_counted}
+def test_what_has_no_figure_is_listed_with_its_reason(prod_resources: tuple[Resource, ...]) -> None:
+    said = {one.what: one.reason for one in cost(prod_resources).not_counted}
     assert set(said) == {
         "S3 bucket",
         "EFS file system",
@@ -156,8 +158,8 @@ def test_what_has_no_figure_is_listed_with_its_reason(prod: tuple[Resource, ...]
     assert all(said.values())
 
 
-def test_the_order_of_the_resources_makes_no_difference(prod: tuple[Resource, ...]) -> None:
-    assert cost(prod) == cost(tuple(reversed(prod)))
+def test_the_order_of_the_resources_makes_no_difference(prod_resources: tuple[Resource, ...]) -> None:
+    assert cost(prod_resources) == cost(tuple(reversed(prod_resources)))
 
 
 # --- what is not known ------------------------------------------------------------------------------------------------
@@ -361,8 +363,8 @@ def test_a_utilisation_is_a_share(wrong: Decimal) -> None:
 # --- dates ------------------------------------------------------------------------------------------------------------
 
 
-def test_old_prices_are_said_to_be_old(dev: tuple[Resource, ...]) -> None:
-    found = cost(dev)
+def test_old_prices_are_said_to_be_old(dev_resources: tuple[Resource, ...]) -> None:
+    found = cost(dev_resources)
     oldest = found.dates[0]
     assert found.stale(oldest + timedelta(days=90)) is None
     warning = found.stale(oldest + timedelta(days=91))
@@ -371,8 +373,8 @@ def test_old_prices_are_said_to_be_old(dev: tuple[Resource, ...]) -> None:
     assert "--region us-east-2" in warning
 
 
-def test_the_document_has_money_as_text_and_null_for_what_is_unknown(prod: tuple[Resource, ...]) -> None:
-    told = document(cost(prod))
+def test_the_document_has_money_as_text_and_null_for_what_is_unknown(prod_resources: tuple[Resource, ...]) -> None:
+    told = document(cost(prod_resources))
     assert told["usd_per_month"]["without"] == ["gpu-block"]
     block = next(one for one in told["pools"] if one["name"] == "gpu-block")
     assert block["usd_per_hour_each"] is None

@@ -30,9 +30,11 @@ def ids(*resources: Resource) -> dict[str, tuple[str, ...]]:
     return {one.id: one.where for one in findings(resources)}
 
 
-def test_the_example_stacks_have_none(dev: tuple[Resource, ...], prod: tuple[Resource, ...]) -> None:
-    assert findings(dev) == ()
-    assert findings(prod) == ()
+def test_the_example_stacks_have_none(
+    dev_resources: tuple[Resource, ...], prod_resources: tuple[Resource, ...]
+) -> None:
+    assert findings(dev_resources) == ()
+    assert findings(prod_resources) == ()
 
 
 def test_an_nvidia_plugin_that_collides_with_efa_is_found_where_there_is_efa() -> None:

@@ -20,15 +20,19 @@ def texts(drawn: str) -> list[str]:
     return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_the_same_cost_gives_the_same_bytes(prod: tuple[Resource, ...], dev: tuple[Resource, ...]) -> None:
-    found, other = cost(prod), cost(dev)
+def test_the_same_cost_gives_the_same_bytes(
+    prod_resources: tuple[Resource, ...], dev_resources: tuple[Resource, ...]
+) -> None:
+    found, other = cost(prod_resources), cost(dev_resources)
     assert svg(found, stack="prod") == svg(found, stack="prod")
     assert svg(found, stack="prod", before=other) == svg(found, stack="prod", before=other)
     assert "<dc:date>" not in svg(found, stack="prod")
 
 
-def test_parts_totals_and_what_is_unknown_are_told(prod: tuple[Resource, ...], dev: tuple[Resource, ...]) -> None:
-    told = texts(svg(cost(prod), stack="prod", before=cost(dev), against="main"))
+def test_parts_totals_and_what_is_unknown_are_told(
+    prod_resources: tuple[Resource, ...], dev_resources: tuple[Resource, ...]
+) -> None:
+    told = texts(svg(cost(prod_resources), stack="prod", before=cost(dev_resources), against="main"))
     assert "Stack prod, USD per month at 50 % utilisation: >= 37,441.66, without gpu-block" in told
     assert {"gpu-spot", "Lustre", "3,264.00", "unknown", "at main", "as it is"} <= set(told)
 

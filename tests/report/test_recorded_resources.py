@@ -40,13 +40,13 @@ def write(project: Path, source: str) -> None:
     (project / "program/__main__.py").write_text(f"import pulumi\nimport pulumi_aws as aws\n{source}\n")
 
 
-def test_what_the_program_asks_for_is_what_the_tests_of_the_program_see(prod: tuple[Resource, ...]) -> None:
+def test_what_the_program_asks_for_is_what_the_tests_of_the_program_see(prod_resources: tuple[Resource, ...]) -> None:
     found = resources_of("prod")
-    assert {(one.type, one.name) for one in found} == {(one.type, one.name) for one in prod}
-    assert cost(found) == cost(prod)
+    assert {(one.type, one.name) for one in found} == {(one.type, one.name) for one in prod_resources}
+    assert cost(found) == cost(prod_resources)
     assert mermaid(found)
     scaled = {one.name: one.inputs["scalingConfig"] for one in found if one.kind == "NodeGroup"}
-    assert scaled == {one.name: one.inputs["scalingConfig"] for one in prod if one.kind == "NodeGroup"}
+    assert scaled == {one.name: one.inputs["scalingConfig"] for one in prod_resources if one.kind == "NodeGroup"}
 
 
 def test_a_local_stack_is_drawn_without_its_cluster() -> None:

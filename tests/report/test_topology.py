@@ -77,14 +77,16 @@ def assert_is_dot(written: str) -> None:
     assert bare.count("{") == bare.count("}")
 
 
-def test_the_example_stacks_are_drawn(dev: tuple[Resource, ...], prod: tuple[Resource, ...]) -> None:
-    for resources in (dev, prod):
+def test_the_example_stacks_are_drawn(
+    dev_resources: tuple[Resource, ...], prod_resources: tuple[Resource, ...]
+) -> None:
+    for resources in (dev_resources, prod_resources):
         assert_is_mermaid(mermaid(resources))
         assert_is_dot(dot(resources))
 
 
-def test_what_matters_is_in_the_picture(prod: tuple[Resource, ...]) -> None:
-    shown = mermaid(prod)
+def test_what_matters_is_in_the_picture(prod_resources: tuple[Resource, ...]) -> None:
+    shown = mermaid(prod_resources)
     for told in (
         "trainyard-prod<br/>EKS 1.36",
         "VPC 10.64.0.0/16",
@@ -102,8 +104,10 @@ def test_what_matters_is_in_the_picture(prod: tuple[Resource, ...]) -> None:
         assert told in shown, told
 
 
-def test_arrows_lead_from_the_cluster_to_its_pools_and_from_gpus_to_their_data(prod: tuple[Resource, ...]) -> None:
-    found = drawing(prod)
+def test_arrows_lead_from_the_cluster_to_its_pools_and_from_gpus_to_their_data(
+    prod_resources: tuple[Resource, ...],
+) -> None:
+    found = drawing(prod_resources)
     names = {box.id: box.lines[0] for box in found.boxes}
     names |= {box.id: box.lines[0] for one in found.groups for group in one.walk() for box in group.boxes}
     arrows = {(names[one.start], names[one.end]) for one in found.arrows}
@@ -113,9 +117,11 @@ def test_arrows_lead_from_the_cluster_to_its_pools_and_from_gpus_to_their_data(p
     assert ("system", "Lustre") not in arrows
 
 
-def test_the_same_resources_give_the_same_picture_in_whatever_order_they_come(prod: tuple[Resource, ...]) -> None:
-    assert mermaid(prod) == mermaid(tuple(reversed(prod)))
-    assert dot(prod) == dot(tuple(reversed(prod)))
+def test_the_same_resources_give_the_same_picture_in_whatever_order_they_come(
+    prod_resources: tuple[Resource, ...],
+) -> None:
+    assert mermaid(prod_resources) == mermaid(tuple(reversed(prod_resources)))
+    assert dot(prod_resources) == dot(tuple(reversed(prod_resources)))
 
 
 def named(hostile: str) -> list[Resource]:

@@ -133,22 +133,26 @@ def daemon_set(name: str, reference: object) -> Resource:
     return resource("kubernetes:apps/v1:DaemonSet", name, {"spec": pod})
 
 
-def test_nothing_moves_in_a_new_stack_in_the_same_stack_and_in_one_that_goes(prod: tuple[Resource, ...]) -> None:
-    assert moves((), prod) == ()
-    assert moves(prod, prod) == ()
-    assert moves(prod, ()) == ()
+def test_nothing_moves_in_a_new_stack_in_the_same_stack_and_in_one_that_goes(
+    prod_resources: tuple[Resource, ...],
+) -> None:
+    assert moves((), prod_resources) == ()
+    assert moves(prod_resources, prod_resources) == ()
+    assert moves(prod_resources, ()) == ()
 
 
-def test_the_same_move_of_several_pools_is_one(prod: tuple[Resource, ...]) -> None:
+def test_the_same_move_of_several_pools_is_one(prod_resources: tuple[Resource, ...]) -> None:
     older = tuple(
         replace(one, inputs={**one.inputs, "releaseVersion": "1.36.1-20260601"}) if one.kind == "NodeGroup" else one
-        for one in prod
+        for one in prod_resources
     )
-    found = {(move.verdict, move.where) for move in moves(older, prod)}
+    found = {(move.verdict, move.where) for move in moves(older, prod_resources)}
     assert found == {("manual", ("gpu-block",)), ("safe", ("gpu-spot", "system"))}
 
 
-def test_a_new_minor_of_kubernetes_with_all_that_belongs_to_it_is_judged_together(prod: tuple[Resource, ...]) -> None:
+def test_a_new_minor_of_kubernetes_with_all_that_belongs_to_it_is_judged_together(
+    prod_resources: tuple[Resource, ...],
+) -> None:
     lock = versions()
 
     def older(one: Resource) -> Resource:
@@ -165,7 +169,7 @@ def test_a_new_minor_of_kubernetes_with_all_that_belongs_to_it_is_judged_togethe
                 return replace(one, inputs={"spec": {"template": {"spec": {"containers": [container]}}}})
         return one
 
-    found = moves(tuple(older(one) for one in prod), prod)
+    found = moves(tuple(older(one) for one in prod_resources), prod_resources)
     verdicts = {(move.component, move.verdict) for move in found}
     assert verdicts == {
         ("kubernetes", "manual"),
@@ -216,7 +220,7 @@ def test_an_image_tells_name_version_and_digest(reference: str, wanted: tuple[st
     assert image(reference) == wanted
 
 
-def test_a_move_is_plain_data(prod: tuple[Resource, ...]) -> None:
+def test_a_move_is_plain_data(prod_resources: tuple[Resource, ...]) -> None:
     move = judge(Component("kueue", "release kueue", "0.18.2"), Component("kueue", "release kueue", "0.19.3"))
     told = document(move)
     assert told["where"] == ["release kueue"]
