@@ -7,7 +7,9 @@
 | 64   | USAGE       | wrong options; the same command fails again                 | no                           |
 | 75   | PREEMPTED   | stopped at a step whose checkpoint is safe                  | yes, free of charge          |
 | 78   | DO_NOT_RESTART | trying again is pointless, says the script, or the check of the image at the start | no |
-| 143  | TERMINATED  | ended by SIGTERM without a checkpoint (128 + 15)            | yes                          |
+| 143  | TERMINATED  | ended by SIGTERM (128 + 15), without word of a checkpoint   | yes                          |
+
+With torch's own rendezvous (c10d, static) the launcher is not told what its workers saved: 143 stands there for 75 too.
 
 64, 75 and 78 are EX_USAGE, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
 """

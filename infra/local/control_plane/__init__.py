@@ -271,8 +271,8 @@ class ControlPlane:
                 "snapshot-count": 5000,
                 "max-wals": 2,
                 "max-snapshots": 2,
-                # What was written survives the end of etcd, however it ends, but not a power cut. In return a busy disk,
-                # on which a flush takes seconds, does not stop the cluster.
+                # What was written survives the end of etcd, however it ends, but not a power cut. In return a disk on
+                # which a flush takes seconds does not stop the cluster.
                 "unsafe-no-fsync": "true",
                 "auto-compaction-retention": 0,  # the API server compacts every five minutes
                 "logger": "zap",
