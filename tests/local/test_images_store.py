@@ -183,6 +183,41 @@ def test_an_archive_that_does_not_say_its_name_needs_one(store: ImageStore, tmp_
     assert store.load(path, "trainyard/named:1").name == "trainyard/named:1"
 
 
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("localhost/trainyard/tagged:1", "trainyard/tagged:1"),
+        ("trainyard/tagged", "trainyard/tagged:latest"),
+        ("registry.example/team/tagged:1", "registry.example/team/tagged:1"),
+    ],
+)
+def test_an_image_of_a_build_tool_is_called_by_its_tag(store: ImageStore, tmp_path: Path, tag: str, name: str) -> None:
+    for said in (None, "latest", "trainyard/other:1"):
+        path = Layout(CONTENT, name=said).write(tmp_path / "saved.tar")
+        assert store.load(path, tag=tag).name == name
+
+
+@pytest.mark.parametrize("tag", ["ab" * 8, f"sha256:{'ab' * 32}", f"trainyard/tagged@sha256:{'ab' * 32}"])
+def test_an_image_that_is_named_by_its_id_needs_a_name(store: ImageStore, archive: Path, tag: str) -> None:
+    with pytest.raises(LocalClusterError, match="not what the image is called") as caught:
+        store.load(archive, tag=tag)
+    assert f"trainyard images load {tag} --name" in str(caught.value)
+    assert str(archive) not in str(caught.value)
+    assert store.load(archive, "trainyard/named:1", tag=tag).name == "trainyard/named:1"
+
+
+def test_no_message_names_the_file_that_a_build_tool_wrote(store: ImageStore, tmp_path: Path) -> None:
+    path = tmp_path / "saved.tar"
+    own = Layout(CONTENT).write(path)
+    with pytest.raises(LocalClusterError, match="this checkout's own") as reserved:
+        store.load(own, tag="localhost/trainyard/controller:local", reserved=frozenset({"trainyard/controller:local"}))
+    path.write_text("text")
+    with pytest.raises(LocalClusterError, match="no tar file") as damaged:
+        store.load(path, tag="trainyard/tagged:1")
+    assert "trainyard/tagged:1" in str(damaged.value)
+    assert str(path) not in f"{reserved.value}{damaged.value}"
+
+
 def test_the_checkouts_own_names_are_given_away_only_on_purpose(store: ImageStore, tmp_path: Path) -> None:
     path = Layout(CONTENT, name="docker.io/trainyard/controller:local").write(tmp_path / "controller.tar")
     reserved = frozenset({"trainyard/controller:local"})

@@ -31,7 +31,7 @@ def load(
     ],
     name: Annotated[
         str | None,
-        typer.Option("--name", help="What pods call it; else as the archive says: trainyard/training:cpu, …"),
+        typer.Option("--name", help="What pods call it; else the tag, or as the archive says: trainyard/training:cpu."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -50,10 +50,11 @@ def load(
         steps.note(f"{done * _TOLD // max(size, 1) * (100 // _TOLD)} % of {size / 1e6:.0f} MB")
 
     with steps.step(f"load {archive}"):
-        with _archive(archive, store, steps) as path:
+        with _archive(archive, store, steps) as (path, tag):
             image = store.load(
                 path,
                 name,
+                tag=tag,
                 reserved=CHECKOUT_IMAGES,
                 in_use=lambda image: users(store, image),
                 progress=progress,
@@ -71,13 +72,13 @@ def load(
 
 
 @contextlib.contextmanager
-def _archive(source: str, store: ImageStore, steps: console.Steps) -> Iterator[Path]:
-    """The archive of that name, else one of the image of that name, for as long as it is needed."""
+def _archive(source: str, store: ImageStore, steps: console.Steps) -> Iterator[tuple[Path, str | None]]:
+    """The archive of that name, else one of the image of that tag, for as long as it is needed; and the tag."""
     from infra.errors import UsageError  # noqa: PLC0415
 
     path = Path(source).expanduser()
     if path.is_file():
-        yield path
+        yield path, None
         return
     if path.exists() or source.startswith((".", "/", "~")) or path.suffix in (".tar", ".oci"):
         what = "a folder" if path.is_dir() else "not there"
@@ -88,4 +89,4 @@ def _archive(source: str, store: ImageStore, steps: console.Steps) -> Iterator[P
 
     with store.scratch() as folder:
         find_tool().save(source, folder / "image.tar", steps.note)
-        yield folder / "image.tar"
+        yield folder / "image.tar", source

@@ -46,8 +46,8 @@ def this_architecture() -> str:
 class DamagedError(LocalClusterError):
     """The archive cannot be used, and so nothing of it."""
 
-    def __init__(self, path: Path, why: str, remedy: str = "copy or write it again") -> None:
-        super().__init__(f"the image archive {path} can't be used", why=why, remedy=remedy)
+    def __init__(self, archive: Path | str, why: str, remedy: str = "copy or write it again") -> None:
+        super().__init__(f"the image archive {archive} can't be used", why=why, remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class _Blob:
 class Archive:
     """One image in an archive; a context manager.
 
+    Args:
+        path: The archive.
+        called: What messages call it, where the file means nothing to the user.
+
     Attributes:
         name: What the archive calls its image, None where it does not say.
         digest: Of the manifest: what a registry would pin it by.
@@ -77,12 +81,12 @@ class Archive:
         LocalClusterError: it cannot be read, is damaged, holds no image or several, or none for this computer.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, called: str | None = None) -> None:
+        self.called: Path | str = called or path
         try:
             self._tar = tarfile.open(path, "r:", tarinfo=BoundedHeader)  # noqa: SIM115 - closed by the context manager
         except (OSError, tarfile.TarError, *_OF_HEADERS) as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable(path, self.called, error) from error
         try:
             with self.plain_errors():
                 self._read()
@@ -107,7 +111,7 @@ class Archive:
         for blob, content in zip(self._layers, self._contents, strict=True):
             with self.plain_errors():
                 packed = _Checked(self._open(blob), blob.digest, blob.size, read)
-                unpacked = _Checked(_decompressed(packed, self.path), content)
+                unpacked = _Checked(_decompressed(packed, self.called), content)
                 with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=BoundedHeader) as layer:  # type: ignore[call-overload]
                     yield layer
                 unpacked.finish()
@@ -119,14 +123,14 @@ class Archive:
         try:
             yield
         except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, *_OF_HEADERS) as error:
-            raise DamagedError(self.path, f"it is damaged or cut short: {error}") from error
+            raise DamagedError(self.called, f"it is damaged or cut short: {error}") from error
 
     def _read(self) -> None:
         try:
             self._read_documents()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedError(
-                self.path, f"it isn't what an OCI image archive must be: {type(error).__name__}: {error}", _WRITE_ONE
+                self.called, f"it isn't what an OCI image archive must be: {type(error).__name__}: {error}", _WRITE_ONE
             ) from error
 
     def _read_documents(self) -> None:
@@ -135,7 +139,7 @@ class Archive:
         if "index.json" not in members:
             old = "manifest.json" in members
             why = "it has no index.json" + (": docker save of Docker before 25 wrote another format" if old else "")
-            raise DamagedError(self.path, why, _WRITE_ONE)
+            raise DamagedError(self.called, why, _WRITE_ONE)
         index = self._json(self._regular("index.json").read(MOST_TEXT + 1))
         chosen = self._choose(list(self._images(index, {}, _DEEPEST)))
         self.digest = chosen.digest
@@ -152,14 +156,14 @@ class Archive:
         self.config = _settings(document.get("config"))
         self._contents = [_digest(one) for one in document["rootfs"]["diff_ids"]]
         if len(self._contents) != len(self._layers):
-            raise DamagedError(self.path, "its manifest and its configuration disagree about the layers")
+            raise DamagedError(self.called, "its manifest and its configuration disagree about the layers")
         if document["os"] != "linux" or self.architecture != this_architecture():
             self._refuse_platform({_shown(f"{document['os']}/{self.architecture}")})
 
     def _images(self, index: Any, annotations: Mapping[str, str], deepest: int) -> Iterator[_Blob]:
         """All images of an index, those of the indexes in it included; statements about images are none."""
         if deepest == 0:
-            raise DamagedError(self.path, "its index leads to indexes without end")
+            raise DamagedError(self.called, "its index leads to indexes without end")
         for entry in index["manifests"]:
             blob = _blob(entry, annotations)
             if "vnd.docker.reference.type" in blob.annotations or blob.system == "unknown":
@@ -183,25 +187,25 @@ class Archive:
                 {_shown(one.annotations[key]) for one in fitting for key in _NAMES if key in one.annotations}
             )
             raise DamagedError(
-                self.path,
+                self.called,
                 f"it holds {len(unique)} images{': ' if names else ''}{', '.join(names)}",
                 "write an archive of the one that you want",
             )
         if found:
             self._refuse_platform({_shown(f"{one.system}/{one.architecture}") for one in found})
-        raise DamagedError(self.path, "there is no image in it", _WRITE_ONE)
+        raise DamagedError(self.called, "there is no image in it", _WRITE_ONE)
 
     def _refuse_platform(self, platforms: set[str]) -> None:
         here = this_architecture()
         raise DamagedError(
-            self.path,
+            self.called,
             f"its image is for {', '.join(sorted(platforms))}, and this computer is linux/{here}",
             f"build it for this computer (--platform linux/{here})",
         )
 
     def _document(self, blob: _Blob) -> Any:
         if blob.size > MOST_TEXT:
-            raise DamagedError(self.path, f"{blob.digest} has {blob.size} bytes, too many for what it should be")
+            raise DamagedError(self.called, f"{blob.digest} has {blob.size} bytes, too many for what it should be")
         reader = _Checked(self._open(blob), blob.digest, blob.size)
         text = reader.read(MOST_TEXT)
         reader.finish()
@@ -211,9 +215,9 @@ class Archive:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DamagedError(self.path, f"a document in it isn't JSON: {error}") from error
+            raise DamagedError(self.called, f"a document in it isn't JSON: {error}") from error
         if not isinstance(document, dict):
-            raise DamagedError(self.path, "a document in it isn't a JSON object")
+            raise DamagedError(self.called, "a document in it isn't a JSON object")
         return document
 
     def _open(self, blob: _Blob) -> IO[bytes]:
@@ -223,7 +227,7 @@ class Archive:
         member = self._members.get(name)
         content = self._tar.extractfile(member) if member is not None and member.isreg() else None
         if content is None:
-            raise DamagedError(self.path, f"{name} is missing in it")
+            raise DamagedError(self.called, f"{name} is missing in it")
         return content
 
 
@@ -315,14 +319,14 @@ class _Joined:
         return self._rest.read(size)
 
 
-def _decompressed(packed: _Checked, path: Path) -> Any:
+def _decompressed(packed: _Checked, archive: Path | str) -> Any:
     begin = packed.read(4)
     whole = _Joined(begin, packed)
     if begin[:2] == b"\x1f\x8b":
         return gzip.GzipFile(fileobj=whole)  # type: ignore[call-overload]
     if begin == b"\x28\xb5\x2f\xfd":
         raise DamagedError(
-            path,
+            archive,
             "its layers are compressed by zstd, which Python can't read before 3.14",
             "write it with gzip: buildah push --compression-format gzip, or docker buildx --output compression=gzip,…",
         )
@@ -373,12 +377,13 @@ def _digest(text: Any) -> str:
     return text
 
 
-def _unreadable(path: Path, error: Exception) -> LocalClusterError:
+def _unreadable(path: Path, called: Path | str, error: Exception) -> LocalClusterError:
     if isinstance(error, OSError):
         return LocalClusterError(
-            f"the image archive {path} can't be read: {error.strerror or error}", remedy="name a file that you can read"
+            f"the image archive {called} can't be read: {error.strerror or error}",
+            remedy="name a file that you can read",
         )
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":
-            return DamagedError(path, "it is compressed as a whole", f"unpack it first: gunzip {path}")
-    return DamagedError(path, "it is no tar file", _WRITE_ONE)
+            return DamagedError(called, "it is compressed as a whole", f"unpack it first: gunzip {called}")
+    return DamagedError(called, "it is no tar file", _WRITE_ONE)

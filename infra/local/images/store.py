@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _ARRIVING: Final = ".arriving-"
 _ABANDONED: Final = 86400.0  # seconds after which nobody waits for an archive any more
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
+_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")  # of an image, which build tools take instead of a name
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class ImageStore:
         path: Path,
         name: str | None = None,
         *,
+        tag: str | None = None,
         reserved: frozenset[str] = frozenset(),
         in_use: Callable[[StoredImage], object] = _by_nobody,
         progress: Callable[[int, int], None] | None = None,
@@ -126,7 +129,8 @@ class ImageStore:
 
         Args:
             path: An OCI archive.
-            name: Its name; else the one that the archive says.
+            name: Its name; else the tag, else the one that the archive says.
+            tag: What the build tool that just wrote the archive calls the image; messages name it, not the file.
             reserved: Names that only a caller who says `name` may give away.
             in_use: Says whether pods run in an image.
             progress: Told how many bytes of all have been read.
@@ -136,8 +140,8 @@ class ImageStore:
             LocalClusterError: the archive or the disk is not good for it.
         """
         wanted = normalised(name) if name else None
-        with self._plain_errors(), Archive(path) as archive:
-            wanted = wanted or _own_name(archive, reserved)
+        with self._plain_errors(), Archive(path, tag) as archive:
+            wanted = wanted or _own_name(archive, tag, reserved)
             with self._changing(note):
                 if self._read(archive.image_id) is None:
                     self._unpack(archive, progress)
@@ -337,18 +341,27 @@ class ImageStore:
             ) from error
 
 
-def _own_name(archive: Archive, reserved: frozenset[str]) -> str:
-    said = archive.name or ""
-    if "/" not in said and ":" not in said:  # a tag alone, or nothing
+def _own_name(archive: Archive, tag: str | None, reserved: frozenset[str]) -> str:
+    if tag is not None:
+        # buildah and podman put localhost/ before names without a registry; pods are written without it.
+        said = "" if _ID.fullmatch(tag) or _is_pinned(tag) else tag.removeprefix("localhost/")
+        named = bool(said)
+    else:
+        said = archive.name or ""
+        named = "/" in said or ":" in said  # else a tag alone, or nothing
+    if not named:
         raise LocalClusterError(
-            f"the archive {archive.path} doesn't say what its image is called",
-            remedy=f"trainyard images load {archive.path} --name trainyard/training:cpu",
+            f"{archive.called} is an id, not what the image is called"
+            if tag
+            else f"the archive {archive.called} doesn't say what its image is called",
+            remedy=f"trainyard images load {archive.called} --name trainyard/training:cpu",
         )
     name = normalised(said)
     if name in reserved:
         raise LocalClusterError(
-            f"the image in {archive.path} calls itself {name}, which is this checkout's own on the local cluster",
+            f"{name}, as the image in {archive.called} is called, is this checkout's own on the local cluster",
             why="it would take its place in every pod that says so",
-            remedy=f"give it another name, or replace the checkout's: --name {name}",
+            remedy="give it another name, or replace the checkout's: "
+            f"trainyard images load {archive.called} --name {name}",
         )
     return name
