@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.report.inputs import mapping, mappings, pool_name, text
@@ -41,11 +41,13 @@ class Component:
     """Of a workload: the labels that a machine must have to run it."""
     empty_only: bool = False
     """A machine image whose group EKS updates only while it has no machine."""
+    urn: str = ""
+    """Of the resource that it was found in: places of one name are told apart by it."""
 
 
 def components(resources: Iterable[Resource]) -> tuple[Component, ...]:
     """All of them, in the order of the resources. What is not known before `up` is left out."""
-    return tuple(found for one in resources for found in _of(one))
+    return tuple(replace(found, urn=one.urn) for one in resources for found in _of(one))
 
 
 def _of(one: Resource) -> Iterator[Component]:
@@ -108,9 +110,37 @@ def image(reference: str) -> tuple[str, str, str] | None:
     return (_IMAGES.get(name, name), tag, digest) if _NUMBERED.match(tag) else None
 
 
-def by_place(found: Iterable[Component]) -> Mapping[tuple[str, str], Component]:
-    """Components by name and place; the last one wins."""
-    return {(one.name, one.where): one for one in found}
+def by_place(found: Iterable[Component]) -> Mapping[tuple[str, str], list[Component]]:
+    """Components by name and place; several of one place (two node groups of one label) are all kept."""
+    places: dict[tuple[str, str], list[Component]] = {}
+    for one in found:
+        places.setdefault((one.name, one.where), []).append(one)
+    return places
+
+
+def pairs(before: Iterable[Component], after: Iterable[Component]) -> Iterator[tuple[Component, Component]]:
+    """What is at a place before and after.
+
+    Where several are at one place, those that stay as they are belong together, then those of one resource, then the
+    others in their order: a group that is replaced under another name.
+    """
+    then = by_place(after)
+    for place, old in by_place(before).items():
+        new = list(then.get(place, ()))
+        for alike in _ALIKE:
+            for one in list(old):
+                if other := next((each for each in new if alike(each) == alike(one)), None):
+                    old.remove(one)
+                    new.remove(other)
+                    yield one, other
+
+
+_ALIKE: tuple[Callable[[Component], object], ...] = (
+    lambda one: (one.urn, one.version, one.digest),
+    lambda one: one.urn,
+    lambda one: one.where,
+)
+"""What two components of one place have in common that are the same thing; the surest first."""
 
 
 def kubernetes_of(found: Iterable[Component]) -> str:

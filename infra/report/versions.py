@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from infra.catalog.ranges import numbers
 from infra.catalog.version_moves import Numbering, move_record, numberings
-from infra.report.components import KUBERNETES, Component, by_place, components, kubernetes_of
+from infra.report.components import KUBERNETES, Component, components, kubernetes_of, pairs
 from infra.report.preview import Resource
 
 Verdict = Literal["safe", "manual", "blocked", "unknown"]
@@ -51,19 +51,18 @@ class Move:
 def moves(before: Iterable[Resource], after: Iterable[Resource]) -> tuple[Move, ...]:
     """What goes to another version between two sets of resources; worst first. What comes or goes is no move."""
     old, new = components(before), components(after)
-    kubernetes, then = kubernetes_of(new), by_place(new)
+    kubernetes = kubernetes_of(new)
     found: dict[tuple[str, str, str, bool], list[str]] = {}
     judged: dict[tuple[str, str, str, bool], Move] = {}
-    for place, one in by_place(old).items():
-        now = then.get(place)
-        if now is None or (one.version, one.digest) == (now.version, now.digest):
+    for one, now in pairs(old, new):
+        if (one.version, one.digest) == (now.version, now.digest):
             continue
         if one.version == now.version and not (one.digest and now.digest):
             continue  # the same image, named by its digest or no longer so
         key = one.name, _shown(one, now), _shown(now, one), now.empty_only
         found.setdefault(key, []).append(one.where)
         judged[key] = judge(one, now, kubernetes)
-    made = [replace(move, where=tuple(sorted(found[key])), old=key[1], new=key[2]) for key, move in judged.items()]
+    made = [replace(move, where=tuple(sorted(set(found[key]))), old=key[1], new=key[2]) for key, move in judged.items()]
     return tuple(sorted(made, key=lambda move: (VERDICTS.index(move.verdict), move.component, move.where)))
 
 

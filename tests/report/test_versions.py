@@ -14,6 +14,7 @@ from infra.catalog.ranges import in_range, numbers
 from infra.catalog.version_moves import MoveRecord, move_record, move_records, numberings
 from infra.catalog.versions import versions
 from infra.report.components import Component, image
+from infra.report.inputs import NODE_GROUP, POOL_LABEL
 from infra.report.preview import UNKNOWN, Resource
 from infra.report.versions import Move, document, judge, moves
 
@@ -148,6 +149,30 @@ def test_the_same_move_of_several_pools_is_one(prod_resources: tuple[Resource, .
     )
     found = {(move.verdict, move.where) for move in moves(older, prod_resources)}
     assert found == {("manual", ("gpu-block",)), ("safe", ("gpu-spot", "system"))}
+
+
+def group(name: str, release: str) -> Resource:
+    inputs = {"labels": {POOL_LABEL: "gpu"}, "amiType": "AL2023_x86_64_NVIDIA", "releaseVersion": release}
+    return resource(NODE_GROUP, name, inputs)
+
+
+OLDER, NEWER, BROKEN = "1.36.1-20260601", "1.36.2-20260714", "newest"
+
+
+def test_none_of_two_groups_of_one_label_hides_the_move_of_the_other() -> None:
+    before = (group("first", OLDER), group("second", OLDER))
+    for after in itertools.permutations((group("first", BROKEN), group("second", NEWER))):
+        found = {(move.verdict, move.new): move.where for move in moves(before, after)}
+        assert found == {("unknown", BROKEN): ("gpu",), ("safe", NEWER): ("gpu",)}
+    (only,) = moves(before, (group("first", NEWER), group("second", OLDER)))
+    assert (only.old, only.new, only.where) == (OLDER, NEWER, ("gpu",))
+
+
+def test_a_group_that_takes_the_place_of_another_is_a_move_and_one_more_is_none() -> None:
+    (move,) = moves((group("first", OLDER),), (group("second", NEWER),))
+    assert move.where == ("gpu",)
+    assert moves((group("first", OLDER),), (group("second", NEWER), group("first", OLDER))) == ()
+    assert moves((group("second", NEWER), group("first", OLDER)), (group("first", OLDER),)) == ()
 
 
 def test_a_new_minor_of_kubernetes_with_all_that_belongs_to_it_is_judged_together(
