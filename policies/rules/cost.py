@@ -148,7 +148,8 @@ def cost_capped(stack: Stack, settings: Settings) -> Iterator[Finding]:
             without.update(dict.fromkeys(f"the price of {name} in {region or 'an unknown region'}" for name in missing))
         total += max(known, default=Decimal(0)) * Decimal(str(fleet.most))
     if total > Decimal(str(settings["maximumUsd"])):
-        yield Finding(f"groups at their largest cost {total:.2f} USD an hour; at most {settings['maximumUsd']:g}")
+        most = f"{settings['maximumUsd']:g}"
+        yield Finding(f"groups at their largest cost {total:.2f} USD an hour on demand; at most {most}")
     if without:
         raise UnknownMemberError(", ".join(without))
 

@@ -252,7 +252,7 @@ class TestNodeGroups:
         undecided("gpu-count-capped", resource("aws:autoscaling/group:Group", overridden))
         undecided("gpu-count-capped", resource("aws:autoscaling/group:Group", {"maxSize": 9}), match="scaling group")
         single = resource(INSTANCE, {"instanceType": "p5.48xlarge"}, provider={"region": "us-east-2"})
-        violates("cost-per-hour-capped", single, config={"maximumUsd": 50})
+        violates("cost-per-hour-capped", single, match="USD an hour on demand; at most 50", config={"maximumUsd": 50})
         violates("budget-exists", single)
 
     def test_the_place_for_everything_else_is_asked_of_stacks_that_make_the_cluster(self) -> None:
