@@ -5,6 +5,7 @@ Only for builds on such a computer: images for others begin from the base that t
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -76,7 +77,23 @@ def _buildah(*arguments: str) -> str:
     return answer.out.strip().splitlines()[-1] if answer.out.strip() else ""
 
 
+def _arguments() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog="python -m images.builders.debootstrap",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # names to be copied are not broken at their hyphens
+        description=f"""\
+Make the base image {REFERENCE} from Debian's packages, and print its
+name: for computers that reach no registry. Takes about two minutes.
+
+Wants root, buildah, debootstrap, and the mirror that debootstrap takes by
+itself (deb.debian.org). The image lies in buildah's store, and one of that
+name is taken as it is: `buildah rmi {REFERENCE}` removes it.""",
+        epilog=f"next: trainyard images build cpu --base-image {REFERENCE}",
+    )
+
+
 if __name__ == "__main__":  # python -m images.builders.debootstrap
+    _arguments().parse_args()
     try:
         sys.stdout.write(f"{make(told=lambda said: print(said, file=sys.stderr))}\n")
     except BuildError as failure:

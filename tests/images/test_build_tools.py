@@ -322,6 +322,25 @@ def test_a_base_image_that_cannot_be_made_is_a_sentence(
     assert not (tmp_path / "unpacked").exists()
 
 
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--mirror=here", 2), ("bookworm", 2)])
+def test_help_and_unknown_arguments_make_no_base_image(
+    script: Script, tmp_path: Path, argument: str, code: int
+) -> None:
+    script("buildah", f"touch {tmp_path}/began")
+    ran = subprocess.run(
+        [sys.executable, "-m", "images.builders.debootstrap", argument],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == code, ran.stderr
+    assert "usage: python -m images.builders.debootstrap" in ran.stdout + ran.stderr
+    assert code or debootstrap.REFERENCE in ran.stdout
+    assert not (tmp_path / "began").exists()
+
+
 @pytest.mark.parametrize("tool", [docker.Docker(), Podman(), Buildah()])
 def test_a_password_goes_by_stdin(script: Script, tmp_path: Path, tool: Buildah | docker.Docker) -> None:
     script(tool.name, f'echo "$@" >{tmp_path}/arguments; cat >{tmp_path}/stdin')
