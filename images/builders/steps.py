@@ -9,6 +9,7 @@ from images.builders.built import Told
 
 _CONTAINERS = re.compile(r"^(?:\[(?P<stage>\d+/\d+)\] )?STEP (?P<step>\d+/\d+): (?P<what>.*)$")
 _BUILDKIT = re.compile(r"^#\d+ \[(?:(?P<stage>[^\]]+?) +)?(?P<step>\d+/\d+)\] (?P<what>.*)$")
+_WRITES = re.compile(r"^(?:\[\d+/\d+\] )?COMMIT (?P<name>\S+)$|^#\d+ exporting to (?:docker )?image\b")
 _MOUNTS = re.compile(r"--mount=\S+\s+")
 _WIDTH = 90  # characters of an instruction; the rest is in the log
 
@@ -32,10 +33,14 @@ class Reader:
 
 
 def step(line: str) -> str | None:
-    """The step that a line says begins, as `stage 1/2, step 3/7: RUN …`; None: it says something else."""
+    """The step that a line says begins, as `stage 1/2, step 3/7: RUN …`; None: it says something else.
+
+    The last one, which no tool counts, can take minutes: all of the image is written.
+    """
     match = _CONTAINERS.match(line) or _BUILDKIT.match(line)
     if match is None:
-        return None
+        written = _WRITES.match(line)
+        return f"writing the image {written['name'] or ''}".rstrip() if written else None
     stage = f"stage {match['stage']}, " if match["stage"] else ""
     what = " ".join(_MOUNTS.sub("", match["what"]).split())
     return f"{stage}step {match['step']}: {what if len(what) <= _WIDTH else what[: _WIDTH - 1] + '…'}"

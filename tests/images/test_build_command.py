@@ -91,6 +91,7 @@ def test_a_row_is_built_under_a_name_that_says_what_it_is(asked: Callable[[], li
     assert "--timestamp=7" in command
     assert "--build-arg=REVISION=" in command
     assert "step 1/1: FROM scratch" in ran.stderr
+    assert f"… writing the archive {archive}" in ran.stderr
     assert (
         tmp_path / "cache" / "images" / "logs" / "torch2.15-cpu-amd64.log"
     ).read_text() == "STEP 1/1: FROM scratch\n"

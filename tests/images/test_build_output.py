@@ -23,6 +23,10 @@ def explained(work: Work, *lines: str, step: str = "") -> str:
     ("line", "shown"),
     [
         ("STEP 2/7: RUN  make   it", "step 2/7: RUN make it"),
+        ("COMMIT trainyard/training:cpu", "writing the image trainyard/training:cpu"),
+        ("[2/2] COMMIT trainyard/training:cpu", "writing the image trainyard/training:cpu"),
+        ("#12 exporting to image", "writing the image"),
+        ("#12 exporting to docker image format", "writing the image"),
         ("[1/2] STEP 3/3: COPY a /b", "stage 1/2, step 3/3: COPY a /b"),
         ("#9 [builder 3/8] RUN uv pip sync", "stage builder, step 3/8: RUN uv pip sync"),
         ("#5 [2/4] COPY image.json /etc/", "step 2/4: COPY image.json /etc/"),

@@ -124,7 +124,7 @@ def build(
             steps.note(f"{built.tag}, {built.size / 1e6:.0f} MB, {built.image_id[:19]}")
         result = Result(built)
         if archive:
-            with steps.step(f"export to {archive}"):
+            with steps.step(f"writing the archive {archive}"):
                 builder.save(built.tag, archive, steps.note)
             result.archive = archive
         if target:
