@@ -133,6 +133,14 @@ def test_two_rows_are_compared_by_the_command(diff: Run) -> None:
     assert {"name": "torch", "old": "2.9.1", "new": "2.15.0"} in found["facts"]
 
 
+def test_what_was_compared_is_said_where_nothing_differs(diff: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Nothing differs from cpu." in diff("torch2.15-cpu", "--to", "cpu")[2]
+    now = {"torch2.15-cpu": state("cpu")}
+    monkeypatch.setattr("images.diff.at_revision", lambda _: now)
+    assert "Nothing differs from HEAD." in diff("cpu")[2]
+    assert "Nothing differs from main." in diff("cpu", "--against", "main")[2]
+
+
 def test_a_folder_that_was_rendered_is_compared_one_row_or_many(diff: Run, tmp_path: Path) -> None:
     one = tmp_path / "one"
     render(matrix().row("cpu")).write(one)
@@ -142,7 +150,7 @@ def test_a_folder_that_was_rendered_is_compared_one_row_or_many(diff: Run, tmp_p
     for folder in (one, many):
         code, out, err = diff("--folder", folder, "--exit-code")
         assert (code, out) == (0, ""), out
-        assert "Nothing differs." in err
+        assert f"Nothing differs from {folder}." in " ".join(err.split())
     dockerfile = many / "cuda" / "Dockerfile"
     dockerfile.write_text(dockerfile.read_text().replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))
     code, out, _ = diff("--folder", many, "--exit-code")

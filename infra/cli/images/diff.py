@@ -49,7 +49,7 @@ def diff(
             }
         )
     else:
-        _show(differences, gone, come)
+        _show(differences, gone, come, than=str(to or folder or against or "HEAD"))
     if exit_code and (differences or gone or come):
         raise typer.Exit(1)
 
@@ -95,7 +95,7 @@ def _named(state: State, name: str) -> State:
     return dataclasses.replace(state, name=name)
 
 
-def _show(differences: Sequence[Difference], gone: list[str], come: list[str]) -> None:
+def _show(differences: Sequence[Difference], gone: list[str], come: list[str], *, than: str) -> None:
     said = console.stdout()
     for title, names in (("Rows that are gone", gone), ("New rows", come)):
         if names:
@@ -113,7 +113,7 @@ def _show(differences: Sequence[Difference], gone: list[str], come: list[str]) -
         for line in one.dockerfile:
             said.print(line, markup=False, style=_STYLES.get(line[:1]) if line[:3] not in {"+++", "---"} else "bold")
     if not (differences or gone or come):
-        console.stderr().print("Nothing differs.", markup=False)
+        console.stderr().print(f"Nothing differs from {than}.", markup=False)
 
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
