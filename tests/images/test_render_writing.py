@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -87,6 +88,16 @@ def test_the_command_writes_folders_and_a_bake_file(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "out" / "docker-bake.json").read_text())
     for target in document["target"].values():
         assert (tmp_path / "out" / target["context"] / target["dockerfile"]).is_file()
+
+
+def test_the_command_says_how_the_same_is_built_here(tmp_path: Path) -> None:
+    (tmp_path / "my code").mkdir()
+    (tmp_path / "my code" / "train.py").write_text("")
+    options = ["--source", str(tmp_path / "my code"), "--apt", "libgl1", "--apt", "git"]
+    result = CliRunner().invoke(app, ["render", "cpu", "-o", str(tmp_path / "out"), *options])
+    assert result.exit_code == 0, result.output
+    words = shlex.split(result.stderr.splitlines()[-1])
+    assert words == ["trainyard", "images", "build", matrix().row("cpu").name, *options]
 
 
 def test_the_command_warns_of_what_is_not_pinned_and_of_what_it_left_out(tmp_path: Path) -> None:

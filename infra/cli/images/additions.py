@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from images.render import Options
 
 Requirements = Annotated[
     Path | None,
@@ -30,3 +34,15 @@ Base = Annotated[
     str | None,
     typer.Option("--base-image", metavar="REFERENCE", help="Take this base image: a mirror of yours, or a local one."),
 ]
+
+
+def spelled(options: Options) -> str:
+    """These options as they are typed, each with a space before it."""
+    given = [
+        *(["--base-image", options.base] if options.base else []),
+        *(["--requirements", str(options.requirements)] if options.requirements else []),
+        *(["--source", str(options.source)] if options.source else []),
+        *(word for package in options.apt for word in ("--apt", package)),
+        *(["--compile"] if options.compile else []),
+    ]
+    return "".join(f" {shlex.quote(word)}" for word in given)

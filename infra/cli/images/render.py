@@ -31,7 +31,12 @@ def render(
     every: Annotated[bool, typer.Option("--all", help="All rows of the matrix.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write a folder for each image here, and docker-bake.json for all."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write what `docker build FOLDER/ROW` needs for each image, and docker-bake.json for all.",
+            metavar="FOLDER",
+        ),
     ] = None,
     requirements: additions.Requirements = None,
     source: additions.Source = None,
@@ -41,7 +46,7 @@ def render(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder whatever is in it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the Dockerfile of an image; with -o write what the builds of several need: `docker build FOLDER` is enough.
+    """Print the Dockerfile of an image; with -o write what builds need: `docker build FOLDER/ROW` is enough.
 
     Example: [bold]trainyard images render efa[/bold],
     [bold]trainyard images render cuda controller -o build --requirements requirements.txt --source src[/bold]
@@ -70,7 +75,14 @@ def render(
         said.print(
             f"Written: {console.counted(len(contexts), 'image')} and docker-bake.json in {output}.", markup=False
         )
-        said.print(f"Next: docker buildx bake, in {output}; or trainyard images build ROW.", markup=False)
+        # One line however long: it is there to be copied.
+        said.print(f"Next: docker buildx bake, in {output}; or:", markup=False)
+        names = " ".join(contexts) if rows else next(iter(contexts))
+        said.print(
+            f"  trainyard images build {names}{additions.spelled(options)}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _names() -> list[str]:
