@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -230,10 +231,13 @@ def _money(cost: Mapping[str, Any] | None) -> list[str]:
 
 
 def _sum(total: Mapping[str, Any]) -> str:
-    """A sum of the report; what has no price in it is said."""
-    low, high = (float(total["usd"][name]) for name in ("low", "high"))
-    shown = f"{low:,.2f}" + (f" to {high:,.2f}" if f"{high:,.2f}" != f"{low:,.2f}" else "")
-    return f"{shown} and unknown" if total["without"] else shown
+    """A sum of the report, in its words; what has no price in it is said."""
+    from infra.report.cost import NOTHING, Total, Usd  # noqa: PLC0415
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    usd = total["usd"]
+    known = Usd(Decimal(usd["low"]), Decimal(usd["high"])) if usd else NOTHING
+    return plain(Total(known, tuple(total["without"]), all_unknown=usd is None).shown())
 
 
 def _summarize(results: Sequence[Result], out: Path) -> None:

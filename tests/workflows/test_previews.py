@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
         "after": {
             "usd_per_hour_at_min": TOTAL,
             "usd_per_hour_at_max": {**TOTAL, "without": ["gpu"]},
-            "usd_per_month": {"usd": {"low": "1", "high": "1"}, "without": []},
+            "usd_per_month": {"usd": None, "without": ["gpu"]},
         }
     },
 }
@@ -118,7 +118,7 @@ def test_the_table_says_what_has_no_price(tmp_path: Path, capsys: pytest.Capture
     ]
     previews._show(results, tmp_path, 2.0)
     shown = capsys.readouterr().out
-    for text in ("3 to create", "1.50 to 2.50 and unknown", "may go in", "refused", "no preview"):
+    for text in ("3 to create", "1.50-2.50", ">= 1.50, without gpu", "unknown", "may go in", "refused", "no preview"):
         assert text in shown
     assert "other: a rule is broken" in shown
     assert "third: trainyard: Pulumi.third.yaml: no such key" in shown
