@@ -74,7 +74,7 @@ def cost(
     _show(after)
     if difference is not None and against is not None:
         _show_difference(difference, against)
-    _legend(stack, after)
+    _legend(stack, after, difference)
     if svg is not None:
         stderr().print(f"Written: {svg}", markup=False)
 
@@ -110,10 +110,9 @@ def _show(found: Cost) -> None:
 
     shown = table("part", "what", "USD/h min", "USD/h max", "USD/GPU-h", "USD/month", "prices of")
     for part in found.parts:
-        sign = "?" if part.unconfirmed else ""
-        per_gpu = _usd(part.per_gpu_hour) if isinstance(part, Pool) and part.gpus else ""
-        cells = [plain(part.name), plain(part.reckoned), _usd(part.at_min), _usd(part.at_max), per_gpu]
-        row(shown, *cells, _usd(part.month) + sign, part.as_of or "")
+        per_gpu = _usd(part.per_gpu_hour, part.mark) if isinstance(part, Pool) and part.gpus else ""
+        low, high, month = (_usd(amount, part.mark) for amount in (part.at_min, part.at_max, part.month))
+        row(shown, plain(part.name), plain(part.reckoned), low, high, per_gpu, month, part.as_of or "")
     show(shown)
     for name, total in (
         ("Each hour, fewest machines", found.at_min),
@@ -134,7 +133,7 @@ def _show_difference(difference: Delta, against: str) -> None:
     shown = table("part", f"USD/month at {plain(against)}", "now", "difference")
     for change in difference.changes:
         before, after = _side(change.before), _side(change.after)
-        row(shown, plain(change.name), before, after, _signed(change.month))
+        row(shown, plain(change.name), before, after, _signed(change.month, change.mark))
     show(shown)
     for name, total in (
         ("Each hour, fewest machines", difference.at_min),
@@ -146,8 +145,9 @@ def _show_difference(difference: Delta, against: str) -> None:
         stdout().print(f"{name}, against {plain(against)}: {told}", markup=False)
 
 
-def _legend(stack: str, found: Cost) -> None:
+def _legend(stack: str, found: Cost, difference: Delta | None) -> None:
     """What the figures are worth: on stderr, beside the result."""
+    from infra.report.cost import UNCONFIRMED  # noqa: PLC0415
     from infra.report.escape import plain  # noqa: PLC0415
 
     said = stderr()
@@ -157,8 +157,9 @@ def _legend(stack: str, found: Cost) -> None:
     if found.not_counted:
         listed = "; ".join(f"{plain(one.what)} ({plain(one.reason)})" for one in found.not_counted)
         said.print(f"Not counted: {listed}.", markup=False)
-    if any(part.unconfirmed for part in found.parts):
-        said.print("? behind a month: no price list of AWS was seen for it.", markup=False)
+    marks = [part.mark for part in found.parts] + [change.mark for change in (difference.changes if difference else ())]
+    if any(marks):
+        said.print(f"{UNCONFIRMED} behind a figure: no price list of AWS was seen for it.", markup=False)
     dates = f" of {found.dates[0]} to {found.dates[-1]}" if found.dates else ""
     said.print(
         f"Resources: {FROM}. Prices: the table{dates}, {found.region or 'no region'}, without tax.", markup=False
@@ -192,18 +193,18 @@ def _document(stack: str, after: Cost, difference: Delta | None, against: str | 
     return told
 
 
-def _usd(amount: Usd | None) -> str:
+def _usd(amount: Usd | None, mark: str) -> str:
     if amount is None:
         return "unknown"
-    return "<0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()
+    return ("<0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()) + mark
 
 
 def _side(part: Part | None) -> str:
-    return "-" if part is None else _usd(part.month)
+    return "-" if part is None else _usd(part.month, part.mark)
 
 
-def _signed(amount: Usd | None) -> str:
-    return "unknown" if amount is None else amount.signed()
+def _signed(amount: Usd | None, mark: str = "") -> str:
+    return "unknown" if amount is None else amount.signed() + mark
 
 
 def _total(total: Total) -> str:

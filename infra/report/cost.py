@@ -33,6 +33,9 @@ DEFAULT_UTILISATION = Decimal("0.5")
 _GP3_FREE = {"iops": 3000, "throughput": 125}
 """What a gp3 volume has without extra pay."""
 
+UNCONFIRMED = "?"
+"""Behind a figure for which no price list of AWS was seen."""
+
 Capacity = Literal["on-demand", "spot", "capacity-block"]
 Kind = Literal["pool", "disks", "control plane", "network", "storage", "key"]
 
@@ -128,6 +131,11 @@ class Part:
     unconfirmed: bool = False
     """No price list of AWS was seen for it."""
     note: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What stands behind its figures."""
+        return UNCONFIRMED if self.unconfirmed else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +250,11 @@ class Change:
         old = self.before.month if self.before else NOTHING
         new = self.after.month if self.after else NOTHING
         return None if old is None or new is None else new - old
+
+    @property
+    def mark(self) -> str:
+        """What stands behind the difference: that of the side that is worth less."""
+        return max(part.mark for part in (self.before, self.after) if part)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from infra.report.changes import Change, FieldChange, said
-from infra.report.cost import Part, Total, Usd
+from infra.report.cost import UNCONFIRMED, Part, Total, Usd
 from infra.report.cost import Pool as PricedPool
 from infra.report.escape import code, fenced, plain, prose
 from infra.report.fitting import Section, fit
@@ -302,8 +302,8 @@ def _pool(row: PoolRow, price: PricedPool | None) -> str:
         _both(row, _gpus, code_span=False),
         _both(row, lambda pool: _number(pool.gpus_at_max)),
         _both(row, lambda pool: _number(pool.efa)),
-        _usd(price.each if price else None),
-        _usd(price.per_gpu_hour if price else None) if row.pool.gpus != 0 else "",
+        _usd(price.each, price.mark) if price else "unknown",
+        (_usd(price.per_gpu_hour, price.mark) if price else "unknown") if row.pool.gpus != 0 else "",
     ]
     name = code(row.pool.name)
     if row.before is None:
@@ -341,10 +341,10 @@ def _number(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _usd(amount: Usd | None) -> str:
+def _usd(amount: Usd | None, mark: str) -> str:
     if amount is None:
         return "unknown"
-    return "< 0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()
+    return ("< 0.01" if amount.high > 0 and amount.shown() == "0.00" else amount.shown()) + mark
 
 
 def _cost(report: Report) -> list[Section]:
@@ -371,11 +371,13 @@ def _cost(report: Report) -> list[Section]:
         told.append(f"**Unknown prices, not in the sums:** {', '.join(map(code, after.unknown[:20]))}.")
     spot = [pool for pool in after.pools if pool.spot and pool.capacity == "spot"]
     if spot:
-        ranges = ", ".join(f"{code(pool.name)} {_usd(pool.spot)}" for pool in spot[:10])
+        ranges = ", ".join(f"{code(pool.name)} {_usd(pool.spot, pool.mark)}" for pool in spot[:10])
         told.append(f"Spot prices move: USD for an hour of one machine, over zones and types: {ranges}.")
     if after.dates:
         first, last = after.dates[0], after.dates[-1]
         told.append(f"Prices of {first}{f' to {last}' if last != first else ''}.")
+    if any(part.unconfirmed for part in (*before.parts, *after.parts)):
+        told.append(f"`{UNCONFIRMED}` behind a figure: no price list of AWS was seen for it.")
     if report.old_prices:
         told.append(f"⚠️ {prose(report.old_prices)}")
     sums = Section(f"Cost{_reached(report)}", 3, items, "sums", head, "\n" + " ".join(told) if told else "", share=0.2)
@@ -394,7 +396,7 @@ def _cost(report: Report) -> list[Section]:
 
 def _part(part: Part) -> str:
     note = f" ({prose(part.note, 200)})" if part.note else ""
-    cells = " | ".join(_usd(amount) for amount in (part.at_min, part.at_max, part.month))
+    cells = " | ".join(_usd(amount, part.mark) for amount in (part.at_min, part.at_max, part.month))
     return f"| {code(part.name)} | {prose(part.reckoned, 200)}{note} | {cells} |"
 
 

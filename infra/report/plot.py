@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class _Row:
     name: str
     before: Usd | None
     after: Usd | None
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """What stands behind the figure of a side."""
 
     @property
     def size(self) -> Decimal:
@@ -82,7 +84,7 @@ def _rows(after: Cost, before: Cost | None) -> list[_Row]:
     """The parts, dearest first; more than `MOST` are gathered, and what is not known is kept."""
     old = {(part.kind, part.name): part for part in before.parts} if before else {}
     new = {(part.kind, part.name): part for part in after.parts}
-    rows = [_Row(key[1], _month(old.get(key)), _month(new.get(key))) for key in dict.fromkeys([*new, *old])]
+    rows = [_row(key[1], old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
     rows.sort(key=lambda row: (row.known, -row.size, row.name))
     if len(rows) <= MOST:
         return rows
@@ -90,6 +92,11 @@ def _rows(after: Cost, before: Cost | None) -> list[_Row]:
     before_rest = sum((row.before for row in rest if row.before), NOTHING)
     after_rest = sum((row.after for row in rest if row.after), NOTHING)
     return [*kept, _Row(f"{len(rest)} more parts", before_rest, after_rest)]
+
+
+def _row(name: str, before: Part | None, after: Part | None) -> _Row:
+    marks = {side: part.mark for side, part in (("before", before), ("after", after)) if part}
+    return _Row(name, _month(before), _month(after), marks)
 
 
 def _month(part: Part | None) -> Usd | None:
@@ -118,7 +125,7 @@ def _draw(axes: Axes, rows: Sequence[_Row], *, both: bool) -> None:
                 color=colour,
                 alpha=0.4,
             )
-            shown = "unknown" if amount is None else amount.shown()
+            shown = "unknown" if amount is None else amount.shown() + row.marks.get(name, "")
             axes.annotate(
                 shown,
                 (float(spread.high), place + shift),

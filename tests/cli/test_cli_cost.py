@@ -80,6 +80,21 @@ def test_a_stack_tells_its_parts_totals_dates_and_what_is_not_counted(
     assert "older than 90 days" in err
 
 
+def test_figures_for_which_no_price_list_was_seen_are_marked_and_others_are_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, err = run(capsys, monkeypatch, "cost", "-s", "dev")
+    rows = {
+        words: line.split()
+        for line in out.splitlines()
+        for words in ("disks of system", "NAT gateways")
+        if words in line
+    }
+    assert rows["disks of system"][-4:-1] == ["0.01?", "0.02?", "10.00?"]
+    assert rows["NAT gateways"][-4:-1] == ["0.05", "0.05", "32.85"]
+    assert "? behind a figure: no price list of AWS was seen for it." in err
+
+
 def test_the_document_has_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(capsys, monkeypatch, "cost", "-s", "dev", "--json", "--utilisation", "1")
     told = json.loads(out)
@@ -99,6 +114,9 @@ def test_a_change_is_told_part_by_part_and_in_all(
     assert code == 0
     assert "+379.45 to +575.68" in out
     assert "A month, against main: +605.41 to +801.64 USD" in out
+    (disks,) = [line.split() for line in out.splitlines() if "disks of gpu-spot" in line and " x " not in line]
+    assert disks[-3:] == ["-", "32.00?", "+32.00?"]
+    assert "? behind a figure: " in err
     assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
     assert "Written: " in err
     _, out, _ = run(capsys, monkeypatch, "cost", "-s", "dev", "--against", "main", "--json")

@@ -40,6 +40,20 @@ def test_a_pool_that_shrinks_saves_a_range_of_money() -> None:
     assert row.endswith("| **-0.56 to -0.52** |")  # two machines at 0.2756 and at 0.2599, and their disks
 
 
+def test_figures_for_which_no_price_list_was_seen_are_marked_and_unknown_ones_need_no_mark() -> None:
+    def drawn(types: str, capacity: str) -> str:
+        group = {**SMALL, "instanceTypes": [types], "capacityType": capacity, "region": "us-east-1"}
+        return markdown([build(from_events([step("create", NODE_GROUP, "gpu", new=group), summary()]))])
+
+    text = drawn("g7e.2xlarge", "ON_DEMAND")  # 3.363 USD, quoted by others
+    assert "| 3.36? | 3.36? |" in text
+    assert "| 0.00? | 13.45? | 4,909.98? |" in text
+    assert "`?` behind a figure: no price list of AWS was seen for it." in text
+    assert "unknown?" not in drawn("g7e.2xlarge", "SPOT")
+    seen = markdown([build(from_events([step("create", NODE_GROUP, "gpu", new=SMALL), summary()]))])
+    assert "| 0.26-0.28 | 0.26-0.28 |" in seen
+
+
 def test_half_a_preview_claims_no_difference_in_cost() -> None:
     events = [step("update", NODE_GROUP, "gpu", old=LARGE, new=SMALL), said("broken"), summary("failed")]
     text = markdown([build(from_events(events))])
