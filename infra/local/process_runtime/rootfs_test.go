@@ -296,7 +296,8 @@ func TestAContainerWhoseImageIsTakenAwayCanBeEnded(t *testing.T) {
 	asEachUser(t, func(t *testing.T, n *testNode) {
 		root := n.rootfs(nil)
 		n.startStored(root, nil)
-		id := n.pod().run("echo ready; exec sleep 99", stored)
+		// The shell alone: a program that it would start after that word could be gone already.
+		id := n.pod().run("echo ready; while :; do :; done", stored)
 		eventually(t, "it is ready", func() bool { return strings.Contains(n.printed(id), "ready") })
 		must(t, os.RemoveAll(root))
 		n.writeImages(map[string]any{shellImage: map[string]any{"entrypoint": []string{"sh"}}})
