@@ -73,10 +73,10 @@ def python_hashes(subject: Subject) -> Iterator[Problem]:
     reason="Downloaded wheels of torch are 3 GB: in the layer they are pulled by every machine, in a cache mount the "
     "next build has them at once.",
     source="https://docs.docker.com/build/cache/optimize/#use-cache-mounts",
-    remedy="`RUN --mount=type=cache,target=/root/.cache/uv …`, or --no-cache-dir (pip), --no-cache (uv).",
+    remedy="`RUN --mount=type=cache,target=/var/cache/uv …`, or --no-cache-dir (pip), --no-cache (uv).",
     severity="warning",
     wrong=f"{_BASE}\nRUN pip install --require-hashes -r requirements.txt\nUSER 65532\n",
-    right=f"{_BASE}\nRUN --mount=type=cache,target=/root/.cache/pip \\\n"
+    right=f"{_BASE}\nRUN --mount=type=cache,target=/var/cache/pip \\\n"
     "    pip install --require-hashes -r requirements.txt\nUSER 65532\n",
 )
 def python_cache(subject: Subject) -> Iterator[Problem]:
@@ -99,9 +99,9 @@ def python_cache(subject: Subject) -> Iterator[Problem]:
     source="https://docs.astral.sh/uv/guides/integration/docker/#caching",
     remedy="Set UV_LINK_MODE=copy in that stage.",
     severity="warning",
-    wrong=f"{_BASE}\nRUN --mount=type=cache,target=/root/.cache/uv uv pip sync --require-hashes r.txt\nUSER 65532\n",
+    wrong=f"{_BASE}\nRUN --mount=type=cache,target=/var/cache/uv uv pip sync --require-hashes r.txt\nUSER 65532\n",
     right=f"{_BASE}\nENV UV_LINK_MODE=copy\n"
-    "RUN --mount=type=cache,target=/root/.cache/uv uv pip sync --require-hashes r.txt\nUSER 65532\n",
+    "RUN --mount=type=cache,target=/var/cache/uv uv pip sync --require-hashes r.txt\nUSER 65532\n",
 )
 def python_link_mode(subject: Subject) -> Iterator[Problem]:
     """Look at uv with a cache mount."""

@@ -87,9 +87,9 @@ def _shapes(text: str) -> tuple[tuple[int, str], ...]:
     "No file of keys or passwords is copied",
     reason="A copied file stays in its layer, also where a later RUN deletes it.",
     source="https://docs.docker.com/build/building/secrets/",
-    remedy="Give it to the one RUN that needs it: `RUN --mount=type=secret,id=netrc,target=/root/.netrc`.",
-    wrong=f"{_BASE}\nCOPY .netrc /root/\nUSER 65532\n",
-    right=f"{_BASE}\nRUN --mount=type=secret,id=netrc,target=/root/.netrc fetch-model\nUSER 65532\n",
+    remedy="Give it to the one RUN that needs it: `RUN --mount=type=secret,id=netrc,target=/build/.netrc`.",
+    wrong=f"{_BASE}\nCOPY .netrc /build/\nUSER 65532\n",
+    right=f"{_BASE}\nRUN --mount=type=secret,id=netrc,target=/build/.netrc fetch-model\nUSER 65532\n",
 )
 def secret_file(subject: Subject) -> Iterator[Problem]:
     """Look at the sources of COPY and ADD, and at the names in the context."""
@@ -109,7 +109,7 @@ def secret_file(subject: Subject) -> Iterator[Problem]:
     "to every machine that runs it. This project's jobs need no SSH.",
     source="https://github.com/aws/deep-learning-containers (docker/pytorch/Dockerfile.cuda does it; read 2026-08-21)",
     remedy="Take ssh-keygen and `StrictHostKeyChecking no` away; where MPI needs SSH, mount keys of the job.",
-    wrong=f"{_BASE}\nRUN ssh-keygen -t ed25519 -N '' -f /root/.ssh/id_ed25519\nUSER 65532\n",
+    wrong=f"{_BASE}\nRUN ssh-keygen -t ed25519 -N '' -f /etc/ssh/id_ed25519\nUSER 65532\n",
     right=f"{_BASE}\nRUN ssh-keyscan example.com\nUSER 65532\n",
 )
 def secret_ssh(subject: Subject) -> Iterator[Problem]:

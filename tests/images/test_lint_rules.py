@@ -49,7 +49,7 @@ BROKEN: dict[str, tuple[str, Edit]] = {
     "entrypoint-module": (CPU, ("Dockerfile", '"-m", "training"]', '"-m", "train"]')),
     "secret-name": (CPU, ("Dockerfile", LAST, f"ENV HF_TOKEN=a\n{LAST}")),
     "secret-value": (CPU, ("image.json", '"schema"', '"key": "AKIA' + "A" * 16 + '", "schema"')),
-    "secret-file": (CPU, ("Dockerfile", LAST, f"RUN <<EOF\nEOF\nCOPY --from=tools /root/.netrc /root/\n{LAST}")),
+    "secret-file": (CPU, ("Dockerfile", LAST, f"RUN <<EOF\nEOF\nCOPY --from=tools /build/.netrc /build/\n{LAST}")),
     "secret-ssh": (CPU, ("Dockerfile", LAST, f"RUN ssh-keygen -t ed25519 -f /id\n{LAST}")),
     "env-obsolete": (EFA, ("Dockerfile", LAST, f"ENV NCCL_PROTO=simple\n{LAST}")),
     "env-nccl-debug": (CUDA, ("Dockerfile", "NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO")),

@@ -42,11 +42,12 @@ RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
 # NCCL of the lock, laid out as builds expect it.
 FROM tools AS nccl
 COPY requirements.txt /build/
-RUN --mount=type=cache,id=trainyard-uv,target=/root/.cache/uv,sharing=locked \
+RUN --mount=type=cache,id=trainyard-uv,target=/var/cache/uv,sharing=locked \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
-    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
+    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+        UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
         /opt/uv/bin/uv pip install --python /opt/uv/bin/python --target /wheels \
         --no-deps --require-hashes --no-build -r /build/requirements.txt \
     && mkdir /opt/nccl \

@@ -35,12 +35,13 @@ RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
 # An environment above the base's own: it sees torch there, and nothing in it may hide that.
 FROM tools AS packages
 COPY requirements.txt /build/
-RUN --mount=type=cache,id=trainyard-uv,target=/root/.cache/uv,sharing=locked \
+RUN --mount=type=cache,id=trainyard-uv,target=/var/cache/uv,sharing=locked \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
     python3 -m venv --without-pip --system-site-packages /opt/trainyard/venv \
-    && SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
+    && SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+        UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
         /opt/uv/bin/uv pip install --python /opt/trainyard/venv/bin/python --no-deps --require-hashes --no-build \
         -r /build/requirements.txt \
     && printf '%s\n' /opt/trainyard/project \

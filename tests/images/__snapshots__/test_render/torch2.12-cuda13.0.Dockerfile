@@ -38,12 +38,13 @@ RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
 # torch and all that it needs, exactly as locked.
 FROM tools AS packages
 COPY requirements.txt /build/
-RUN --mount=type=cache,id=trainyard-uv,target=/root/.cache/uv,sharing=locked \
+RUN --mount=type=cache,id=trainyard-uv,target=/var/cache/uv,sharing=locked \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
     python3 -m venv --without-pip /opt/trainyard/venv \
-    && SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
+    && SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+        UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
         /opt/uv/bin/uv pip sync --python /opt/trainyard/venv/bin/python --require-hashes --no-build \
         /build/requirements.txt \
     && printf '%s\n' /opt/trainyard/project \
