@@ -98,7 +98,7 @@ def test_every_requirement_has_a_version_and_hashes(name: str) -> None:
 def test_no_lock_says_where_it_was_made(name: str) -> None:
     text = (LOCKS / name).read_text(encoding="utf-8")
     assert "://" not in text
-    assert not re.search(r"index|find-links|trusted-host|/home/|/tmp/|/work/", text)
+    assert not re.search(r"index|find-links|trusted-host|/(home|tmp|work)/", text)
 
 
 @TRAINING
