@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 import shutil
 import signal
 import tempfile
@@ -16,6 +17,11 @@ settings.load_profile("patient")
 # A shell starts what runs in the background (`make test &`, many CI systems) with SIGINT ignored, and so would be all
 # programs that tests start and interrupt. A handler of ours is not inherited: they begin with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# CI systems force colours on; tests read what programs print, and escape codes would stand between the words.
+for forces_colours in ("CI", "FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS"):
+    os.environ.pop(forces_colours, None)
 
 
 @pytest.fixture

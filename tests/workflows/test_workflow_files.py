@@ -71,6 +71,8 @@ def test_zizmor_finds_nothing_even_as_an_auditor() -> None:
         [
             BIN / "zizmor",
             "--offline",
+            "--color",
+            "never",
             "--persona",
             "auditor",
             "--config",
