@@ -10,7 +10,7 @@ seconds since the epoch by this node's clock.
 | checkpoint | rank 0           | step, path, seconds; after it is safe on disk                             |
 | finished   | rank 0           | step, accuracy, loss, samples                                             |
 | rendezvous | every launcher   | generation, world_size, seconds; when a world is complete                 |
-| recovery   | every launcher   | why, how long each phase took, and the new world: `training.metrics.recovery`     |
+| recovery   | every launcher   | cause, seconds per phase, the new world: see `training.metrics.recovery`  |
 | notice     | launcher, worker | message and what else is known; something happened that may end a process |
 """
 

@@ -294,7 +294,7 @@ def append(path: Path, line: bytes) -> None:
             if written < len(line):
                 if os.fstat(descriptor).st_size == end:  # nobody has written behind it
                     os.ftruncate(descriptor, end - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
     except OSError as error:
