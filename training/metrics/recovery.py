@@ -97,7 +97,7 @@ class Recovery:
     further: tuple[Fault, ...] = ()
     """Faults that came before it was over, each with cause, node and detail; they belong to the same record."""
     outcome: str = RESUMED
-    """`resumed`, or why there was no further step."""
+    """`resumed`, or how the job or this node's part in it ended instead: `finished`, `failed`, `preempted`, `left`."""
     generation: int | None = None
     """Number of the new world, counted through the whole job; null if there was none."""
     members: tuple[str, ...] = ()
@@ -117,6 +117,11 @@ class Recovery:
     total: float = 0.0
     """From the beginning to the end of the last phase: the sum of `seconds`."""
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether training went on."""
+        return self.outcome == RESUMED
+
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
         return dataclasses.asdict(self)
@@ -135,6 +140,10 @@ class Recorder:
         clock: monotonic seconds (CLOCK_MONOTONIC, which workers of the same node share).
         wall: Unix seconds.
         emit: writes the progress line.
+
+    Attributes:
+        observers: called with each record, when it is written.
+        last_world: generation and world size of the newest world, None before the first.
     """
 
     def __init__(
@@ -155,6 +164,7 @@ class Recorder:
         self._marks: dict[str, float] = {}
         self._world: dict[str, Any] = {}
         self.observers: list[Callable[[Recovery], None]] = []
+        self.last_world: tuple[int, int] | None = None
 
     @classmethod
     def from_environment(cls) -> Recorder:
@@ -214,7 +224,15 @@ class Recorder:
     def world(
         self, *, generation: int, members: Sequence[str], world_size: int, kept: int = 0, forked: int = 0
     ) -> None:
-        """What the new world is."""
+        """What the new world is.
+
+        Args:
+            generation: its number.
+            members: the names of its nodes.
+            world_size: workers of all nodes.
+            kept: workers of this node that lived on.
+            forked: workers of this node that were started anew.
+        """
         with self._lock:
             self._world = {
                 "generation": generation,
@@ -223,9 +241,14 @@ class Recorder:
                 "kept": kept,
                 "forked": forked,
             }
+            self.last_world = (generation, world_size)
 
     def finish(self, step: int | None = None, steps_lost: int | None = None) -> Recovery | None:
-        """The recovery is over; writes the record. None if none was under way.
+        """The recovery is over; writes the record.
+
+        Returns:
+            The record; None if no recovery was under way, or none whose new world is complete: a step that is told
+            before is one of the old world.
 
         Args:
             step: the step that was just completed; unless `first_step` is marked already, that ends now. None if the
@@ -233,21 +256,31 @@ class Recorder:
             steps_lost: steps to be done again.
         """
         with self._lock:
-            if not self._faults:
+            if not self._faults or not self._has_world():
                 return None
             if step is not None:
                 self._marks.setdefault("first_step", self._clock())
-            return self._write(RESUMED, step, steps_lost)
+            record = self._close(RESUMED, step, steps_lost)
+        self._publish(record)
+        return record
 
     def abandon(self, outcome: str) -> Recovery | None:
-        """No further step will come of it (the job is over, or this node leaves it); writes what is known."""
+        """No further step will come of it (the job is over, or this node leaves it); writes what is known.
+
+        Args:
+            outcome: how it ended instead: `finished`, `failed`, `preempted`, `left`.
+        """
         with self._lock:
-            return self._write(outcome, None, None) if self._faults else None
+            if not self._faults:
+                return None
+            record = self._close(outcome, None, None)
+        self._publish(record)
+        return record
 
     def _has_world(self) -> bool:
-        return "rendezvous" in self._marks
+        return "rendezvous" in self._marks or bool(self._world)
 
-    def _write(self, outcome: str, step: int | None, steps_lost: int | None) -> Recovery:
+    def _close(self, outcome: str, step: int | None, steps_lost: int | None) -> Recovery:
         first, *further = self._faults
         seconds: dict[str, float] = {}
         if self._attempt > self._start:
@@ -272,12 +305,14 @@ class Recorder:
             **self._world,
         )
         self._faults = []
+        return record
+
+    def _publish(self, record: Recovery) -> None:
         self._emit(EVENT, **record.as_json())
         if self._folder is not None:
             append(self._folder / FILE, progress.line(EVENT, **record.as_json()))
         for observer in self.observers:
             observer(record)
-        return record
 
 
 def append(path: Path, line: bytes) -> None:
