@@ -10,6 +10,7 @@ import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
 from training.launch import agent as module
+from training.launch import exit_codes
 from training.launch.agent import NUM_FAILURES_WITHOUT_PROGRESS, Agent
 
 BUDGET = 10
@@ -35,6 +36,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     agent._remaining_restarts = BUDGET
     agent._failures_without_progress = 0
     agent._best_step = -1
+    agent._rules = exit_codes.Rules()
     agent._started = time.monotonic()
     return agent
 
@@ -81,6 +83,14 @@ def test_a_stop_at_a_checkpoint_is_free_as_long_as_there_are_steps(agent: Any) -
 @pytest.mark.parametrize("codes", [(78,), (-15, 78), (75, 64), (1, 75, 78)])
 def test_a_final_code_of_any_worker_ends_it(agent: Any, codes: tuple[int, ...]) -> None:
     assert fail(agent, *codes, step=1) == 0
+
+
+def test_which_codes_are_final_can_be_changed(agent: Any) -> None:
+    agent._rules = exit_codes.Rules.parse(restart="78", final="3,SIGSEGV")
+    assert fail(agent, 78, step=1) == BUDGET
+    assert fail(agent, -signal.SIGSEGV, step=2) == 0
+    agent._remaining_restarts = BUDGET
+    assert fail(agent, 3, step=3) == 0
 
 
 @pytest.mark.parametrize("change", ["left", "lost", "regroup", "evicted", "closed"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from training.launch import exit_codes, notices
+from training.launch import notices
 from training.launch.peers import is_lost_peer
 from training.metrics.progress import PROGRESS_FILE, emit, report_step
 
@@ -78,21 +78,3 @@ def test_the_agent_hears_how_far_the_worker_is(tmp_path: Path, monkeypatch: pyte
 )
 def test_the_loss_of_a_peer_is_told_from_our_own_faults(error: Exception, lost: bool) -> None:
     assert is_lost_peer(error) == lost
-
-
-@pytest.mark.parametrize(
-    ("codes", "decisive"),
-    [
-        ([1, 78], 78),
-        ([75, -15, 64], 64),
-        ([-15, 75, 1], 75),
-        ([-9, 1], -9),
-    ],
-)
-def test_the_code_that_says_most_counts(codes: list[int], decisive: int) -> None:
-    assert exit_codes.decisive(codes) == decisive
-
-
-def test_exit_codes_are_those_of_the_contract() -> None:
-    assert (exit_codes.FINISHED, exit_codes.FAILED, exit_codes.USAGE) == (0, 1, 64)
-    assert (exit_codes.PREEMPTED, exit_codes.DO_NOT_RESTART, exit_codes.of_signal(15)) == (75, 78, 143)

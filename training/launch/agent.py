@@ -39,18 +39,27 @@ LIFE_WITH_PROGRESS: Final = timedelta(seconds=60)
 class Agent(LocalElasticAgent):
     """Supervises the workers of one node.
 
-    * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (64, 78) never, and
-      after three failures without a new step in between the agent gives up, whatever is left of --max-restarts.
+    * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (`exit_codes.Rules`)
+      never, and after three failures without a new step in between the agent gives up, whatever is left of
+      --max-restarts.
     * Workers that fail because another node is gone have not failed themselves: that costs nothing.
     * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
     * A node whose workers have finished stays a member until all have; so if a peer fails at the very end there is a
       world to finish with, and nobody waits in a barrier for a node that is gone.
     """
 
-    def __init__(self, handler: EtcdRendezvousHandler, *args: Any, progress_file: Path, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        handler: EtcdRendezvousHandler,
+        *args: Any,
+        progress_file: Path,
+        rules: exit_codes.Rules,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._handler = handler
         self._progress_file = progress_file
+        self._rules = rules
         self._finished: RunResult | None = None
         self._failures_without_progress = 0
         self._best_step = -1
@@ -104,13 +113,13 @@ class Agent(LocalElasticAgent):
         """Decide what this failure costs."""
         lived = timedelta(seconds=time.monotonic() - self._started)
         failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
-        code = exit_codes.decisive(failure.exitcode for failure in failures)
+        code = self._rules.decisive(failure.exitcode for failure in failures)
         step = self._progress()
         if code != exit_codes.PREEMPTED:
             pid = next(failure.pid for failure in failures if failure.exitcode == code)
             told = "" if step is None else str(step)
             emit("notice", message="worker failed", exit_code=code, pid=pid, last_step=told)
-        if code in exit_codes.FINAL:
+        if self._rules.is_final(code):
             self._remaining_restarts = 0
             return
         if code != exit_codes.PREEMPTED and self._is_echo(code):

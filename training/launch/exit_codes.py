@@ -12,9 +12,13 @@
 With torch's own rendezvous (c10d, static) the launcher is not told what its workers saved: 143 stands there for 75 too.
 
 64, 75 and 78 are EX_USAGE, EX_TEMPFAIL and EX_CONFIG of sysexits.h.
+
+Which codes of a worker are final is a default: `--restart-on` and `--no-restart-on` change it (`Rules`).
 """
 
-from collections.abc import Iterable
+import signal
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 FINISHED: Final = 0
@@ -23,19 +27,71 @@ USAGE: Final = 64
 PREEMPTED: Final = 75
 DO_NOT_RESTART: Final = 78
 
-# A worker that ends with one of these is not started again.
+# A worker that ends with one of these is not started again, unless --restart-on says otherwise.
 FINAL: Final = frozenset({USAGE, DO_NOT_RESTART})
 
 
-def decisive(codes: Iterable[int]) -> int:
-    """The code that counts when several workers of a node have failed, given in the order of their failures.
+@dataclass(frozen=True)
+class Rules:
+    """After which exit codes of a worker the job goes on.
 
-    The agent ends those that are left, and sees the failures of one second in any order: so one that says more than
-    "failed" goes before those that do not.
+    Attributes:
+        restart: codes after which workers start again, within the budget, whatever else is said.
+        final: more codes, after which they never do.
     """
-    given = list(codes)
-    final = [code for code in given if code in FINAL]
-    return final[0] if final else PREEMPTED if PREEMPTED in given else given[0]
+
+    restart: frozenset[int] = frozenset()
+    final: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, restart: str, final: str) -> "Rules":
+        """Read two lists as users write them: `3,10-12,SIGSEGV`.
+
+        Raises:
+            ValueError: an entry is no exit code, no range and no signal.
+        """
+        return cls(restart=_codes(restart), final=_codes(final))
+
+    def is_final(self, code: int) -> bool:
+        """Whether a worker that has ended with `code` (negative: by that signal) is not started again."""
+        code = _as_shells_say(code)
+        return code not in self.restart and (code in FINAL or code in self.final)
+
+    def decisive(self, codes: Iterable[int]) -> int:
+        """The code that counts when several workers of a node have failed, given in the order of their failures.
+
+        The agent ends those that are left, and sees the failures of one second in any order: so one that says more than
+        "failed" goes before those that do not.
+        """
+        given = list(codes)
+        # The agent ends siblings of a failed worker by signals, which say nothing unless they came first.
+        final = [code for code in given if self.is_final(code) and (code >= 0 or code == given[0])]
+        return final[0] if final else PREEMPTED if PREEMPTED in given else given[0]
+
+    def of_failure(self, codes: Collection[int]) -> int:
+        """The launcher's own exit code when its workers have failed with these codes for the last time."""
+        code = self.decisive(codes)
+        if code in FINAL and self.is_final(code):
+            return code
+        return DO_NOT_RESTART if self.is_final(code) else FAILED
+
+
+def _codes(text: str) -> frozenset[int]:
+    codes: set[int] = set()
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        first, dash, last = entry.partition("-")
+        last = last if dash else first
+        if entry.upper() in signal.Signals.__members__:
+            codes.add(of_signal(signal.Signals[entry.upper()]))
+        elif first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 255:
+            codes.update(range(int(first), int(last) + 1))
+        else:
+            raise ValueError(f"'{entry}' is no exit code (1 to 255), no range (10-12) and no signal (SIGSEGV)")
+    return frozenset(codes)
+
+
+def _as_shells_say(code: int) -> int:
+    return of_signal(-code) if code < 0 else code
 
 
 def of_signal(signal_number: int) -> int:

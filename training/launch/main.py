@@ -178,8 +178,7 @@ def _launch(args: argparse.Namespace, template: Template | None) -> int:
     except ChildFailedError as error:
         sys.stderr.write(f"{error}\n")
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
-        code = exit_codes.decisive(failure.exitcode for failure in failures)
-        return code if code in exit_codes.FINAL else exit_codes.FAILED
+        return exit_codes.Rules().of_failure([failure.exitcode for failure in failures])
     except SignalException as error:
         return exit_codes.of_signal(error.sigval)
     except (EtcdError, RendezvousError, DistStoreError) as error:
@@ -269,6 +268,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             log_line_prefix_template=config.log_line_prefix_template,
             shutdown_timeout=config.shutdown_timeout,
             progress_file=Path(scratch) / "progress",
+            rules=exit_codes.Rules(),
         )
         try:
             if template is not None and not template.wait_until_ready():
