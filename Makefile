@@ -33,6 +33,9 @@ test: test-unit test-engines test-builds ## all tests but test-images, on the re
 test-unit: .venv/installed ## the tests that need no engine
 	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
 
+histories: .venv/installed ## the controller's planner against 10,000 random histories (ten minutes)
+	@TRAINYARD_ALL_HISTORIES=1 .venv/bin/pytest -q tests/controller/test_controller_histories.py
+
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
 
@@ -98,4 +101,4 @@ bench-preview: setup ## measure `make preview`, and where its time goes
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit test-engines test-builds test-images lint lock bench bench-images bench-preview
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview

@@ -126,6 +126,13 @@ class TestOnTheApiServer:
             ({"restart_policy": "Sometimes"}, 'supported values: "Always", "OnFailure", "Never", "ExitCode"'),
             ({"cleanPodPolicy": "Most"}, 'supported values: "All", "Running", "None"'),
             ({"rdzvEndpoint": ""}, "spec.rdzvEndpoint"),
+            ({"rdzvConf": {"a": "b,c"}}, "launchers split --rdzv_conf there"),
+            ({"successPolicy": "Most"}, 'supported values: "AnyWorker", "AllWorkers"'),
+            ({"failurePolicy": {"rules": [{"action": "FailJob"}]}}, "needs onExitCodes, onReasons or both"),
+            (
+                {"failurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [0]}}]}},
+                "should be greater than or equal to 1",
+            ),
         ],
     )
     def test_impossible_values_are_refused_with_a_sentence(
@@ -163,6 +170,31 @@ class TestOnTheApiServer:
         assert "can change only while the job is suspended" in caught.value.message
         cluster.merge(f"{path}/bounds", {"spec": {"suspend": True, "maxReplicas": 8}})
         assert cluster.merge(f"{path}/bounds", {"spec": {"suspend": False}})["spec"]["maxReplicas"] == 8
+
+    def test_managed_by_cannot_change(self, cluster: Cluster) -> None:
+        namespace = cluster.namespace("crd-managed")
+        path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
+        cluster.create(path, elastic_job("ours"))
+        cluster.create(path, elastic_job("theirs", managedBy="example.com/other"))
+        for name, who in (("ours", "example.com/other"), ("theirs", None)):
+            with pytest.raises(ApiRefusalError) as caught:
+                cluster.merge(f"{path}/{name}", {"spec": {"managedBy": who}})
+            assert "managedBy cannot change" in caught.value.message
+
+    def test_rules_for_failures_and_settings_of_the_rendezvous_are_kept(self, cluster: Cluster) -> None:
+        wanted: dict[str, Any] = {
+            "rdzvConf": {"last_call_timeout": "5"},
+            "maxRestarts": 3,
+            "successPolicy": "AllWorkers",
+            "failurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+                    {"action": "RestartGroup", "onReasons": ["OOMKilled"]},
+                ]
+            },
+        }
+        spec = create(cluster, elastic_job("rich", **wanted))["spec"]
+        assert {key: spec[key] for key in wanted} == wanted
 
     def test_scale_reads_and_writes_the_number_of_workers(self, cluster: Cluster) -> None:
         namespace = cluster.namespace("crd-scale")

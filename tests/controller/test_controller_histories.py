@@ -6,6 +6,7 @@ status write and any of its actions.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -62,6 +63,8 @@ class Histories(RuleBasedStateMachine):
         clean=st.sampled_from([None, "All", "Running", "None"]),
         ttl=st.one_of(st.none(), st.integers(0, 100)),
         deadline=st.one_of(st.none(), st.integers(60, 3600)),
+        success=st.sampled_from([None, "AnyWorker", "AllWorkers"]),
+        rule_for=st.sampled_from([None, "Ignore", "RestartPod", "RestartGroup", "FailJob"]),
     )
     def submit(
         self,
@@ -73,8 +76,13 @@ class Histories(RuleBasedStateMachine):
         clean: str | None,
         ttl: int | None,
         deadline: int | None,
+        success: str | None,
+        rule_for: str | None,
     ) -> None:
+        rule = {"action": rule_for, "onExitCodes": {"operator": "In", "values": [1, 137]}}
         spec: dict[str, Any] = {
+            "successPolicy": success,
+            "failurePolicy": {"rules": [rule]} if rule_for else None,
             "rdzvEndpoint": "etcd:2379",
             "backoffLimit": backoff_limit,
             "cleanPodPolicy": clean,
@@ -337,5 +345,8 @@ class Histories(RuleBasedStateMachine):
             assert self.job.status.restarts + self.job.status.disruptions <= len(lost) + in_place
 
 
-Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+# Each run of the tests sees a few; `make histories` sees ten thousand.
+Histories.TestCase.settings = settings(
+    max_examples=10_000 if os.environ.get("TRAINYARD_ALL_HISTORIES") else 200, stateful_step_count=40, deadline=None
+)
 TestHistories = Histories.TestCase

@@ -69,6 +69,14 @@ class TestWorkerPod:
             "PET_LOCAL_ADDR": {"fieldRef": {"fieldPath": "status.podIP"}},
         }
 
+    def test_restarts_and_settings_of_the_rendezvous_are_the_jobs(self) -> None:
+        wanted = job({"spec": {"containers": [{"name": "c", "image": "i"}]}})
+        wanted.spec.max_restarts = 0
+        wanted.spec.rdzv_conf = {"last_call_timeout": "5", "join_timeout": "900"}
+        env = {v["name"]: v.get("value") for v in worker_pod(wanted, 0, 1, "2:2")["spec"]["containers"][0]["env"]}
+        assert env["PET_MAX_RESTARTS"] == "0"
+        assert env["PET_RDZV_CONF"] == "last_call_timeout=5,join_timeout=900"
+
     def test_names_and_labels_are_the_contracts_and_the_users_are_kept(self) -> None:
         metadata = worker_pod(job(self.TEMPLATE), 1, 3, "1:4")["metadata"]
         assert metadata["name"] == "digits-worker-1"

@@ -278,7 +278,7 @@ class TestLoss:
     def test_a_pod_that_its_kubelet_turns_away_is_free_but_not_tried_again_and_again_at_once(self) -> None:
         refused = failed(0, None, disruption="OutOfnvidia.com/gpu", finished_at=None)
         first = plan(running(2), [refused, pod(1)], NODES, NOW)
-        again = plan(job(2, status=first.status), [replace(refused, uid="second"), pod(1)], NODES, NOW)
+        again = plan(job(2, status=first.status), [replace(refused, uid="second", created=NOW), pod(1)], NODES, NOW)
         assert (again.status.disruptions, again.status.restarts) == (2, 0)
         assert creates(again) == []
         assert again.requeue_after == timedelta(seconds=1)
@@ -385,7 +385,7 @@ class TestFailure:
     def test_the_second_failure_in_a_row_waits(self) -> None:
         first = plan(running(2), [failed(0, 139), pod(1)], NODES, NOW)
         soon = NOW + timedelta(seconds=3)
-        second = plan(job(2, status=first.status), [failed(0, 139, uid="second"), pod(1)], NODES, soon)
+        second = plan(job(2, status=first.status), [failed(0, 139, uid="second", created=NOW), pod(1)], NODES, soon)
         assert deletes(second) == ["j-worker-0"]
         assert creates(second) == []
         assert second.requeue_after == timedelta(seconds=1)
@@ -470,7 +470,142 @@ class TestFailure:
         ]
 
 
+RULES: dict[str, Any] = {
+    "failurePolicy": {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+            {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [43]}},
+            {"action": "RestartGroup", "onExitCodes": {"operator": "In", "values": [44]}},
+            {"action": "FailJob", "onReasons": ["OOMKilled"]},
+            {"action": "RestartPod", "onExitCodes": {"operator": "NotIn", "values": [1, 78]}},
+        ]
+    }
+}
+
+
+class TestRules:
+    """`failurePolicy`: the first rule that applies decides, the restart policy where none does."""
+
+    @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure", "Always"])
+    @pytest.mark.parametrize(
+        ("code", "reason", "phase", "charged", "free"),
+        [
+            (42, "Error", Phase.FAILED, 0, 0),
+            (43, "Error", Phase.RESTARTING, 0, 1),
+            (137, "OOMKilled", Phase.FAILED, 0, 0),
+            (2, "Error", Phase.RESTARTING, 1, 0),
+            (78, "Error", Phase.FAILED, 0, 0),
+        ],
+    )
+    def test_under_every_restart_policy(
+        self, policy: str, code: int, reason: str, phase: Phase, charged: int, free: int
+    ) -> None:
+        made = plan(
+            running(2, restart_policy=policy, **RULES), [failed(0, code, term_reason=reason), pod(1)], NODES, NOW
+        )
+        assert (made.status.phase, made.status.restarts, made.status.disruptions) == (phase, charged, free)
+
+    def test_restart_group_is_a_new_generation_of_all_charged_once(self) -> None:
+        made = plan(running(3, **RULES), [failed(0, 44), pod(1), pod(2)], NODES, NOW)
+        assert deletes(made) == ["j-worker-0", "j-worker-1", "j-worker-2"]
+        assert creates(made) == []
+        assert (made.status.generation, made.status.restarts, made.status.nnodes) == (2, 1, "3:3")
+        going = [pod(i, gone=True, deletion_deadline=NOW, deletion_requested=NOW) for i in (1, 2)]
+        after = plan(job(3, status=made.status, **RULES), going, NODES, NOW)
+        assert after.actions == tuple(CreatePod(f"j-worker-{i}", i, 2, "3:3") for i in range(3))
+        assert (after.status.restarts, after.status.disruptions) == (1, 0)
+
+    def test_a_disruption_meets_no_rule(self) -> None:
+        made = plan(running(2, **RULES), [failed(0, 42, disruption="PreemptionByScheduler"), pod(1)], NODES, NOW)
+        assert (made.status.phase, made.status.disruptions) == (Phase.RESTARTING, 1)
+
+    @pytest.mark.parametrize(
+        ("code", "deleted", "charged", "free", "generation"),
+        [
+            (43, [], 0, 1, 1),
+            (2, ["j-worker-0"], 1, 0, 1),
+            (44, ["j-worker-0", "j-worker-1"], 1, 0, 2),
+            (1, [], 1, 0, 1),
+        ],
+    )
+    def test_restarts_inside_pods_meet_them_too(
+        self, code: int, deleted: list[str], charged: int, free: int, generation: int
+    ) -> None:
+        workers = [pod(0, restarts=1, last_exit_code=code, last_reason="Error"), pod(1)]
+        made = plan(running(2, restart_policy="OnFailure", **RULES), workers, NODES, NOW)
+        assert deletes(made) == deleted
+        assert (made.status.restarts, made.status.disruptions, made.status.generation) == (charged, free, generation)
+
+    def test_a_rule_for_running_out_of_memory_sees_it_inside_pods(self) -> None:
+        workers = [pod(0, restarts=1, last_exit_code=137, last_reason="OOMKilled"), pod(1)]
+        assert plan(running(2, restart_policy="Always", **RULES), workers, NODES, NOW).status.phase == Phase.FAILED
+
+
+class TestTogether:
+    """Many workers that fail for one cause are one incident."""
+
+    def test_several_that_follow_a_loss_restart_together(self) -> None:
+        status = running(4).status.model_copy(update={"last_disruption_time": NOW})
+        one = plan(job(4, status=status), [failed(0, 1), pod(1), pod(2), pod(3)], NODES, NOW)
+        assert (one.status.generation, creates(one)) == (1, ["j-worker-0"])
+        three = plan(job(4, status=one.status), [pod(0, created=NOW), failed(1, 1), failed(2, 1), pod(3)], NODES, NOW)
+        assert three.status.generation == 2
+        assert sorted(deletes(three)) == ["j-worker-0", "j-worker-1", "j-worker-2", "j-worker-3"]
+        assert (three.status.restarts, three.status.collateral) == (0, 0)
+        told = [e.message for e in three.events if e.reason == Reason.GROUP_RESTARTED]
+        assert told == [
+            "3 workers failed after the loss of another, the last j-worker-2: all workers start anew as generation 2"
+        ]
+
+    def test_a_hundred_failures_at_once_do_not_wait_a_hundred_times(self) -> None:
+        made = plan(running(100), [failed(i, 139) for i in range(100)], NODES, NOW)
+        assert (made.status.restarts, made.status.failure_streak) == (100, 1)
+        assert len(creates(made)) == 100
+
+    def test_what_is_lost_again_and_again_is_degraded_and_waits(self) -> None:
+        status = running(2).status.model_copy(update={"losses": 20, "losses_since": NOW})
+        now = NOW + timedelta(minutes=1)
+        made = plan(job(2, status=status), [pod(0, gone=True), pod(1)], NODES, now)
+        assert "Degraded" in true_conditions(made)
+        assert [e.reason for e in made.events if e.type == "Warning"] == [Reason.TOO_MANY_LOSSES]
+        again = plan(job(2, status=made.status), [pod(0, uid="n", created=now, gone=True), pod(1)], NODES, now)
+        assert creates(again) == []
+        assert again.status.restarts == 0
+        calm = plan(job(2, status=again.status), [pod(0, uid="o"), pod(1)], NODES, now + timedelta(hours=1))
+        assert "Degraded" not in true_conditions(calm)
+
+
+class TestForeign:
+    def test_a_job_of_another_controller_is_left_alone(self) -> None:
+        theirs = job(2, managedBy="kueue.x-k8s.io/multikueue")
+        assert plan(theirs, [pod(0, gone=True)], NODES, NOW) == Plan((), theirs.status)
+        ours = plan(job(2, managedBy="trainyard.dev/elastic-controller"), [], NODES, NOW)
+        assert len(creates(ours)) == 2
+
+
 class TestEnd:
+    def test_all_workers_have_to_succeed_where_that_is_asked_for(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        all_of_them = running(2, successPolicy="AllWorkers")
+        waiting = plan(all_of_them, [done, pod(1)], NODES, NOW)
+        assert (waiting.status.phase, waiting.requeue_after) == (Phase.COMPLETING, None)
+        late = NOW + 2 * DRAIN_WINDOW
+        status = waiting.status
+        still = plan(job(2, status=status, successPolicy="AllWorkers"), [done, pod(1)], NODES, late)
+        assert (still.status.phase, still.actions) == (Phase.COMPLETING, ())
+        good = plan(
+            job(2, status=status, successPolicy="AllWorkers"), [done, replace(done, uid="uid-1", index=1)], NODES, late
+        )
+        assert good.status.phase == Phase.SUCCEEDED
+
+    @pytest.mark.parametrize("other", [failed(1, 137), failed(1, 1), pod(1, gone=True)])
+    def test_one_that_is_lost_after_the_first_success_fails_such_a_job(self, other: PodRecord) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
+        first = plan(running(2, successPolicy="AllWorkers"), [done, pod(1)], NODES, NOW)
+        made = plan(job(2, status=first.status, successPolicy="AllWorkers"), [done, other], NODES, NOW)
+        assert made.status.phase == Phase.FAILED
+        assert creates(made) == []
+
     def test_after_the_first_success_nothing_is_created(self) -> None:
         done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
         made = plan(running(3), [done, pod(1)], NODES, NOW)
@@ -562,6 +697,12 @@ class TestSize:
         assert deletes(made) == ["j-worker-2", "j-worker-3"]
         one = job(1, minReplicas=1, maxReplicas=4, status=two.status)
         assert deletes(plan(one, workers[:2], NODES, NOW)) == ["j-worker-0"]
+
+    def test_victims_can_be_named(self) -> None:
+        three = job(2, minReplicas=1, maxReplicas=4, status=running(4, minReplicas=1, maxReplicas=4).status)
+        three.metadata.annotations["elastic.pytorch.org/victims"] = "j-worker-1, j-worker-9"
+        made = plan(three, [pod(0), pod(1), pod(2, phase="Pending", node=None)], NODES, NOW)
+        assert deletes(made) == ["j-worker-1"]
 
     def test_scaling_down_is_never_charged(self) -> None:
         one = job(1, minReplicas=1, maxReplicas=2, status=running(2, minReplicas=1, maxReplicas=2).status)

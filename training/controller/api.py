@@ -7,11 +7,12 @@ run-policy fields). `crd.py` makes the custom resource definition from these mod
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 GROUP = "elastic.pytorch.org"
@@ -38,6 +39,12 @@ LABEL_OUR_JOB_NAME = f"{GROUP}/job-name"
 LABEL_GENERATION = f"{GROUP}/generation"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "trainyard"
+
+ANNOTATION_VICTIMS = f"{GROUP}/victims"
+"""On a job: names of workers, separated by commas, that go first when fewer are wanted."""
+
+CONTROLLER_NAME = "trainyard.dev/elastic-controller"
+"""`managedBy` of the jobs that are this controller's; jobs that name nobody are its own too."""
 
 # Spot notices as they are seen in the cluster.
 ANNOTATION_RECLAIM_AT = "trainyard.dev/reclaim-at"
@@ -71,6 +78,7 @@ class ConditionType(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    DEGRADED = "Degraded"
 
 
 class Phase(StrEnum):
@@ -110,6 +118,9 @@ class Reason(StrEnum):
     WORKER_RESTARTED = "WorkerRestarted"
     NODE_RECLAIM_NOTICE = "NodeReclaimNotice"
     GENERATION_CHANGED = "RendezvousGenerationChanged"
+    GROUP_RESTARTED = "GroupRestarted"
+    TOO_MANY_LOSSES = "TooManyLosses"
+    LOSSES_NORMAL = "LossesNormal"
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
     TEMPLATE_INVALID = "PodTemplateInvalid"
@@ -131,6 +142,29 @@ class CleanPodPolicy(StrEnum):
     ALL = "All"
     RUNNING = "Running"
     NONE = "None"
+
+
+class SuccessPolicy(StrEnum):
+    """When a job has succeeded."""
+
+    ANY_WORKER = "AnyWorker"
+    ALL_WORKERS = "AllWorkers"
+
+
+class FailureAction(StrEnum):
+    """What a failure brings about."""
+
+    IGNORE = "Ignore"
+    RESTART_POD = "RestartPod"
+    RESTART_GROUP = "RestartGroup"
+    FAIL_JOB = "FailJob"
+
+
+class Operator(StrEnum):
+    """How a list of exit codes is meant."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
 
 
 Time = Annotated[datetime, PlainSerializer(lambda t: t.strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str)]
@@ -200,11 +234,86 @@ class ReplicaSpec(_Model):
     )
 
 
+class OnExitCodes(_Model):
+    """Exit codes of the main container."""
+
+    operator: Operator = Field(description="In: one of the values; NotIn: none of them (and not 0).")
+    values: list[Annotated[int, Field(ge=1, le=255)]] = Field(
+        min_length=1, max_length=255, description="Exit codes.", json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
+
+
+class FailureRule(_Model):
+    """What failures of one kind bring about."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "has(self.onExitCodes) || has(self.onReasons)",
+                    "message": "a rule of failurePolicy needs onExitCodes, onReasons or both: what it is for",
+                }
+            ]
+        }
+    )
+
+    action: FailureAction = Field(
+        description="Ignore: the worker is replaced, not charged to backoffLimit. RestartPod: it is replaced and "
+        "charged. RestartGroup: all workers start anew under a new rendezvous id, charged once. FailJob: the job fails."
+    )
+    on_exit_codes: OnExitCodes | None = Field(default=None, description="Applies to these exit codes.")
+    on_reasons: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="Applies to these reasons, as `kubectl describe pod` shows them: OOMKilled, Error, Evicted.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+
+    def matches(self, exit_code: int | None, reasons: Collection[str]) -> bool:
+        """Whether an end is of this kind: what is given has to apply, all of it."""
+        if self.on_exit_codes is not None:
+            listed = exit_code in self.on_exit_codes.values
+            if exit_code is None or listed != (self.on_exit_codes.operator is Operator.IN):
+                return False
+        return self.on_reasons is None or any(reason in reasons for reason in self.on_reasons)
+
+
+class FailurePolicy(_Model):
+    """What failures of workers bring about, where restartPolicy does not say it finely enough."""
+
+    rules: list[FailureRule] = Field(
+        max_length=20,
+        description="The first rule that applies decides; restartPolicy where none does. Disruptions (spot reclaim, "
+        "drain, preemption, lost node) are no failures and meet no rule.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
 class ElasticJobSpec(RunPolicyFields):
     """What is wanted."""
 
     rdzv_endpoint: str = Field(
         min_length=1, description="host:port of the rendezvous store, passed to each launcher as --rdzv_endpoint."
+    )
+    rdzv_conf: dict[str, Annotated[str, Field(max_length=253)]] | None = Field(
+        default=None,
+        description="More settings of the rendezvous (`last_call_timeout: '5'`), for the launcher's --rdzv_conf.",
+        json_schema_extra={
+            "maxProperties": 32,
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.all(key, !key.contains(',') && !key.contains('=') && !self[key].contains(','))",
+                    "message": "rdzvConf can hold neither ',' nor (in keys) '=': launchers split --rdzv_conf there",
+                }
+            ],
+        },
+    )
+    max_restarts: int | None = Field(
+        default=None,
+        ge=0,
+        description="Restarts of its processes that each launcher may make (--max_restarts). Unset: 1000, for to "
+        "torchrun the loss of a peer is a failure, and its own default of 0 lets one lost worker end all others.",
     )
     min_replicas: int | None = Field(
         default=None,
@@ -220,6 +329,20 @@ class ElasticJobSpec(RunPolicyFields):
     )
     suspend: bool | None = Field(
         default=None, description="True stops the job and frees its GPUs; false or unset lets it run (again)."
+    )
+    managed_by: str | None = Field(
+        default=None,
+        max_length=63,
+        description=f"Who takes care of the job: unset or {CONTROLLER_NAME} for this controller, which leaves all "
+        "others alone. Cannot change.",
+    )
+    success_policy: SuccessPolicy | None = Field(
+        default=None,
+        description="AnyWorker (the default): after the first worker with exit code 0 the others have 300 s to end, "
+        "then the job has succeeded however they did. AllWorkers: each has to end with 0, else the job fails.",
+    )
+    failure_policy: FailurePolicy | None = Field(
+        default=None, description="What failures bring about, by exit code and reason."
     )
     scheduling_policy: SchedulingPolicy | None = Field(
         default=None, description="Accepted for compatibility with the upstream API."
@@ -256,7 +379,9 @@ class ElasticJobSpec(RunPolicyFields):
 class Condition(_Model):
     """One aspect of a job's state."""
 
-    type: str = Field(description="Created, Running, Restarting, Suspended, Succeeded, Failed or WaitingForCapacity.")
+    type: str = Field(
+        description="Created, Running, Restarting, Suspended, Succeeded, Failed, WaitingForCapacity or Degraded."
+    )
     status: str = Field(description="True or False.")
     reason: str = Field(default="", description="One word for programs.")
     message: str = Field(default="", description="A sentence for people.")
@@ -304,6 +429,16 @@ class ElasticJobStatus(_Model):
     disruptions: int = Field(
         default=0, description="Workers lost to reclaims, drains, preemption or node loss; not charged."
     )
+    losses: int = Field(
+        default=0, description="Workers replaced free of charge in the hour from lossesSince; many make it Degraded."
+    )
+    losses_since: Time | None = Field(default=None, description="Start of the hour in which losses are counted.")
+    collateral: int = Field(
+        default=0,
+        description="Workers that ended with exit code 1 within two minutes from collateralSince after another was "
+        "lost; several restart the whole group.",
+    )
+    collateral_since: Time | None = Field(default=None, description="When the first of them ended.")
     failure_streak: int = Field(
         default=0, description="Failures in short succession; the wait for a replacement grows with it."
     )
@@ -345,6 +480,13 @@ class ElasticJobStatus(_Model):
         return self.is_true(ConditionType.SUCCEEDED) or self.is_true(ConditionType.FAILED)
 
 
+def _own_annotations(annotations: Any) -> Any:
+    """Without what other programs wrote there; kubectl leaves whole manifests."""
+    if not isinstance(annotations, dict):
+        return annotations
+    return {key: value for key, value in annotations.items() if str(key).startswith(f"{GROUP}/")}
+
+
 class ObjectMeta(_Model):
     """The part of the metadata that the controller reads."""
 
@@ -354,6 +496,8 @@ class ObjectMeta(_Model):
     generation: int = 1
     resource_version: str = "0"
     deletion_timestamp: datetime | None = None
+    annotations: Annotated[dict[str, str], BeforeValidator(_own_annotations)] = Field(default_factory=dict)
+    """Those of the controller's own prefix."""
 
 
 class ElasticJob(_Model):
@@ -367,3 +511,8 @@ class ElasticJob(_Model):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the job is another controller's."""
+        return self.spec.managed_by not in {None, CONTROLLER_NAME}

@@ -31,6 +31,11 @@ _SPEC_RULES: list[dict[str, str]] = [
         "message": "minReplicas and maxReplicas can change only while the job is suspended: running launchers were "
         "started with them. Set suspend: true, change them, then set suspend: false",
     },
+    {
+        "rule": "has(self.managedBy) == has(oldSelf.managedBy) && "
+        "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+        "message": "managedBy cannot change: two controllers would take care of one job. Delete it and create it anew",
+    },
 ]
 
 _REPLICA_SPECS_RULES: list[dict[str, str]] = [
@@ -148,9 +153,12 @@ _KEPT = (
     "enum",
     "default",
     "required",
-    "minLength",
     "minimum",
     "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
     "maxProperties",
 )
 

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from training.controller.api import (
+    ANNOTATION_VICTIMS,
     EXIT_DO_NOT_RESTART,
     EXIT_PREEMPTED,
     FIRST_RETRYABLE_EXIT_CODE,
@@ -27,10 +28,12 @@ from training.controller.api import (
     ConditionType,
     ElasticJob,
     ElasticJobStatus,
+    FailureAction,
     Phase,
     Reason,
     ReplicaStatus,
     RestartPolicy,
+    SuccessPolicy,
 )
 from training.controller.capacity import no_room
 from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name, template_trouble
@@ -52,6 +55,14 @@ COLLATERAL_WINDOW = timedelta(seconds=120)
 """Exit code 1 this soon after a worker was lost is that loss's doing (torchrun ends with 1 when a peer goes), ..."""
 MOST_COLLATERAL = 10
 """... but not for ever."""
+COLLATERAL_RESTARTS_GROUP = 3
+"""So many of them, and the rendezvous is broken for all: they start anew together, not each by itself."""
+SAME_INCIDENT = timedelta(seconds=60)
+"""Workers older than a failure that fail this soon after it fail with it: the wait does not grow for each."""
+LOSSES_WINDOW = timedelta(hours=1)
+MOST_LOSSES = 20
+MOST_LOSSES_PER_WORKER = 4
+"""More free replacements within the window (the greater number counts) make the job Degraded: it waits before more."""
 SECOND_BACKOFF = timedelta(seconds=1)
 """The first failure is made good at once."""
 LONGEST_BACKOFF = timedelta(seconds=300)
@@ -168,7 +179,7 @@ def plan(
         names_taken: pod names that others, unknown to the controller, use.
         lost_nodes: names of nodes that pods still name and that are gone for certain.
     """
-    if job.metadata.deletion_timestamp is not None:  # the garbage collector's now
+    if job.metadata.deletion_timestamp is not None or job.foreign:  # the garbage collector's now, or another's
         return Plan((), job.status)
     return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes).plan()
 
@@ -188,6 +199,8 @@ class _Planning:
     status: ElasticJobStatus = field(init=False)
     before: ElasticJobStatus = field(init=False)
     own: list[PodRecord] = field(init=False)
+    regroup: str | None = None
+    """Why all workers have to start anew together."""
     doomed: set[str] = field(default_factory=set)
     accounted: set[str] = field(init=False)
     actions: list[Action] = field(default_factory=list)
@@ -240,17 +253,23 @@ class _Planning:
         suspended = bool(self.job.spec.suspend)
         self._choose_generation(suspended)
         fatal = self._account_for_ends()
-        if self.status.first_success_time is not None:
+        completing = self.status.first_success_time is not None
+        if completing and not self._all_must_succeed:
             self._complete()
             return
-        if fatal is None:
-            fatal = self._budget_or_deadline_exceeded()
+        if completing:
+            fatal = fatal or self._somebody_missing()
+        fatal = fatal or self._budget_or_deadline_exceeded()
         if fatal is not None:
             self._fail(*fatal)
+            return
+        if completing:
+            self._complete()
             return
         if suspended:
             self._suspend()
             return
+        self._restart_group()
         if not self.service_exists:
             self.actions.append(CreateService())
         self._scale()
@@ -280,6 +299,17 @@ class _Planning:
                     f"{self.status.generation} (set minReplicas and maxReplicas to scale without a restart)",
                 )
         self.status.nnodes = nnodes
+
+    def _restart_group(self) -> None:
+        if self.regroup is None:
+            return
+        self.status.generation += 1
+        self.status.collateral, self.status.collateral_since = 0, None
+        self.event(
+            "Warning",
+            Reason.GROUP_RESTARTED,
+            f"{self.regroup}: all workers start anew as generation {self.status.generation}",
+        )
 
     # --- ends of workers --------------------------------------------------------------------------------------------
 
@@ -355,11 +385,11 @@ class _Planning:
     def _count_disruption(self, pod: PodRecord, why: str) -> None:
         if pod.uid not in self.accounted:
             self.accounted.add(pod.uid)
-            self.status.disruptions += 1
+            self._count_free(pod)
             self.status.last_disruption_time = self.now
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
             if pod.finished and pod.exit_code is None:
-                self._lengthen_streak()  # it did not even start: trying again at once would go on for ever
+                self._lengthen_streak(pod)  # it did not even start: trying again at once would go on for ever
         if not pod.terminating:
             self._delete(pod, why)
 
@@ -375,20 +405,26 @@ class _Planning:
         ended = f"{pod.name} failed with exit code {code}" if code is not None else f"{pod.name} failed without a word"
         if pod.term_reason and pod.term_reason != "Error":
             ended += f" ({pod.term_reason})"
-        if code == EXIT_DO_NOT_RESTART:
+        action = self._ruled(code, {pod.term_reason or "", pod.disruption or ""})
+        if action is FailureAction.FAIL_JOB:
+            return Reason.WORKER_FAILED, f"{ended}: a rule of failurePolicy says that the job fails then"
+        if action is None and code == EXIT_DO_NOT_RESTART:
             return Reason.WORKER_FAILED, f"{ended}: the worker says that starting it again cannot help"
-        free = self._free(code, pod.finished_at)
+        free = action is FailureAction.IGNORE or (action is None and self._free(code, pod.finished_at, pod.name))
         retried = (
-            code is None
+            action is not None
+            or code is None
             or code >= FIRST_RETRYABLE_EXIT_CODE
             or pod.memory_eviction
             or policy in {RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS}
-        ) and not (policy is RestartPolicy.NEVER and code is not None)
+        ) and not (action is None and policy is RestartPolicy.NEVER and code is not None)
         if not free and not retried:
             return Reason.WORKER_FAILED, f"{ended}: restartPolicy {policy} does not retry it"
-        self._lengthen_streak()
+        if action is FailureAction.RESTART_GROUP:
+            self.regroup = f"{ended}, and a rule of failurePolicy restarts the group then"
+        self._lengthen_streak(pod)
         if free:
-            self.status.disruptions += 1
+            self._count_free(pod)
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
         else:
             self.status.restarts += 1
@@ -397,14 +433,43 @@ class _Planning:
             self._delete(pod, ended)
         return None
 
-    def _free(self, code: int | None, ended: datetime | None) -> bool:
+    def _ruled(self, code: int | None, reasons: Collection[str]) -> FailureAction | None:
+        """What the user's rules make of a failure; None if they say nothing."""
+        policy = self.job.spec.failure_policy
+        rules = policy.rules if policy is not None else ()
+        return next((rule.action for rule in rules if rule.matches(code, reasons)), None)
+
+    def _free(self, code: int | None, ended: datetime | None, name: str) -> bool:
         """Whether an end is not charged: a checkpoint was saved first, or it is another loss's doing."""
         if code == EXIT_PREEMPTED:
             return True
         lost = self.status.last_disruption_time
         if code != 1 or lost is None or self.status.failure_streak >= MOST_COLLATERAL:
             return False
-        return (ended or self.now) - lost <= COLLATERAL_WINDOW
+        if (ended or self.now) - lost > COLLATERAL_WINDOW:
+            return False
+        since = self.status.collateral_since
+        if since is None or self.now - since > COLLATERAL_WINDOW:
+            self.status.collateral, self.status.collateral_since = 0, self.now
+        self.status.collateral += 1
+        if self.status.collateral >= COLLATERAL_RESTARTS_GROUP:
+            self.regroup = f"{self.status.collateral} workers failed after the loss of another, the last {name}"
+        return True
+
+    def _count_free(self, pod: PodRecord, number: int = 1) -> None:
+        """Counts what is not charged; more than spot machines explain makes replacements wait."""
+        self.status.disruptions += number
+        since = self.status.losses_since
+        if since is None or self.now - since >= LOSSES_WINDOW:
+            self.status.losses, self.status.losses_since = 0, self.now
+        self.status.losses += number
+        if self._degraded():
+            self._lengthen_streak(pod)
+
+    def _degraded(self) -> bool:
+        since = self.status.losses_since
+        most = max(MOST_LOSSES, MOST_LOSSES_PER_WORKER * self.most)
+        return since is not None and self.now - since < LOSSES_WINDOW and self.status.losses > most
 
     def _count_container_restarts(self, pod: PodRecord) -> tuple[Reason, str] | None:
         """Charges what the kubelet restarted in place, or lets it off: the sum survives the pod's restartCount."""
@@ -412,21 +477,32 @@ class _Planning:
         if pod.restarts <= counted:
             return None
         self.status.container_restarts[pod.uid] = pod.restarts
-        if self._free(pod.last_exit_code, None):
-            self.status.disruptions += pod.restarts - counted
-            self._lengthen_streak()
-            ended = f"{pod.name} ended with exit code {pod.last_exit_code} and was restarted in its pod"
+        code = pod.last_exit_code
+        ended = f"{pod.name} ended with exit code {code} and was restarted in its pod"
+        action = self._ruled(code, {pod.last_reason or ""})
+        if action is FailureAction.FAIL_JOB:
+            return Reason.WORKER_FAILED, f"{ended}: a rule of failurePolicy says that the job fails then"
+        if action is FailureAction.IGNORE or (action is None and self._free(code, None, pod.name)):
+            self._count_free(pod, pod.restarts - counted)
+            self._lengthen_streak(pod)
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
             return None
         self.status.restarts += pod.restarts - counted
         self.status.last_failure_time = self.now
         self.event("Warning", Reason.WORKER_RESTARTED, f"{pod.name} failed and was restarted in its pod")
-        if pod.last_exit_code == EXIT_DO_NOT_RESTART:
+        if action is FailureAction.RESTART_GROUP:
+            self.regroup = f"{ended}, and a rule of failurePolicy restarts the group then"
+        elif action is FailureAction.RESTART_POD:
+            self.accounted.add(pod.uid)
+            self._delete(pod, "a rule of failurePolicy replaces it")
+        elif code == EXIT_DO_NOT_RESTART:
             return Reason.WORKER_FAILED, f"{pod.name} says (exit code 78) that starting it again cannot help"
         return None
 
-    def _lengthen_streak(self) -> None:
+    def _lengthen_streak(self, pod: PodRecord) -> None:
         last = self.status.last_failure_time
+        if last is not None and self.now - last < SAME_INCIDENT and pod.created is not None and pod.created < last:
+            return
         in_a_row = last is not None and self.now - last < STREAK_ENDS_AFTER
         self.status.failure_streak = self.status.failure_streak + 1 if in_a_row else 1
         self.status.last_failure_time = self.now
@@ -465,6 +541,20 @@ class _Planning:
         self.doomed -= finished
         self.actions = [a for a in self.actions if not (isinstance(a, DeletePod) and a.uid in finished)]
 
+    @property
+    def _all_must_succeed(self) -> bool:
+        return self.job.spec.success_policy is SuccessPolicy.ALL_WORKERS
+
+    def _somebody_missing(self) -> tuple[Reason, str] | None:
+        """After the first success the world is closed: who is lost now cannot succeed any more."""
+        lost = self.status.restarts + self.status.disruptions - self.before.restarts - self.before.disruptions
+        if lost == 0:
+            return None
+        return (
+            Reason.WORKER_FAILED,
+            f"a worker has finished and {lost} ended otherwise; successPolicy AllWorkers needs all of them",
+        )
+
     def _complete(self) -> None:
         """After the first success nothing is created any more; the others may finish what they do."""
         first = self.status.first_success_time or self.now
@@ -473,8 +563,9 @@ class _Planning:
                 self.accounted.add(pod.uid)
                 self._delete(pod, "the training is finishing without it")
         working = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
-        if working and self.now < first + DRAIN_WINDOW:
-            self.timers.append(first + DRAIN_WINDOW)
+        if working and (self._all_must_succeed or self.now < first + DRAIN_WINDOW):
+            if not self._all_must_succeed:
+                self.timers.append(first + DRAIN_WINDOW)
             self.condition(
                 ConditionType.RUNNING, True, Reason.JOB_RUNNING, f"a worker has finished, {len(working)} are finishing"
             )
@@ -538,19 +629,24 @@ class _Planning:
 
     def _scale(self) -> None:
         for pod in self.own:
-            if pod.generation != self.status.generation and not pod.terminating:
+            if pod.generation != self.status.generation and not pod.terminating and pod.uid not in self.doomed:
                 self._delete(pod, f"generation {self.status.generation} starts anew")
         members = self._members()
         leaving = [pod for pod in members if self._notice(pod) is not None]
         staying = [pod for pod in members if self._notice(pod) is None]
         surplus = len(staying) - self.desired
         if surplus > 0:
-            for pod in sorted(staying, key=_victim_order)[:surplus]:
+            named = self._named_victims()
+            for pod in sorted(staying, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[:surplus]:
                 self.accounted.add(pod.uid)
                 self._delete(pod, f"{self.desired} workers are wanted")
         elif surplus < 0:
             self._create(-surplus, leaving)
         self._see_off(leaving, [pod for pod in staying if pod.phase == "Running"])
+
+    def _named_victims(self) -> set[str]:
+        names = self.job.metadata.annotations.get(ANNOTATION_VICTIMS, "")
+        return {name.strip() for name in names.split(",")}
 
     def _create(self, missing: int, leaving: Sequence[PodRecord]) -> None:
         if self.trouble is not None:
@@ -610,7 +706,7 @@ class _Planning:
         why = f"node {pod.node} will be taken away"
         if pod.uid not in self.accounted:
             self.accounted.add(pod.uid)
-            self.status.disruptions += 1
+            self._count_free(pod)
             self.status.last_disruption_time = self.now
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} is told to leave ({why}); not charged")
         self._delete(pod, why, grace)
@@ -666,6 +762,7 @@ class _Planning:
         status.desired_replicas = self.desired
         if not status.ended and not self.job.spec.suspend and status.first_success_time is None:
             self._running_conditions(active, running)
+        self._degraded_condition()
         status.phase = self._phase()
 
     def _running_conditions(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
@@ -712,6 +809,18 @@ class _Planning:
         waiting = self.status.condition(ConditionType.WAITING_FOR_CAPACITY)
         if waiting is not None and waiting.status == "True" and not was:
             self.event("Warning", Reason(waiting.reason), waiting.message)
+
+    def _degraded_condition(self) -> None:
+        status = self.status
+        if self._degraded() and not status.ended and status.losses_since is not None:
+            since = f"{status.losses} workers were lost since {status.losses_since:%H:%M} UTC"
+            message = f"{since}, more than machines that come and go explain: replacements wait longer and longer"
+            if not self.before.is_true(ConditionType.DEGRADED):
+                self.event("Warning", Reason.TOO_MANY_LOSSES, message)
+            self.condition(ConditionType.DEGRADED, True, Reason.TOO_MANY_LOSSES, message)
+            self.timers.append(status.losses_since + LOSSES_WINDOW)
+        else:
+            self.condition(ConditionType.DEGRADED, False, Reason.LOSSES_NORMAL, "few workers are lost")
 
     def _phase(self) -> Phase:
         status = self.status

@@ -28,7 +28,7 @@ from training.controller.api import (
 )
 from training.launch.etcd_client import parse_endpoints
 
-MAX_RESTARTS = "1000"
+MAX_RESTARTS = 1000
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
 
 _LOGIN_VOLUME = "trainyard-rendezvous"
@@ -209,6 +209,7 @@ def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: i
     """Puts the rendezvous before the user's own arguments (of which the last wins) and into torchrun's PET_* twins."""
     own_args: list[str] = [str(argument) for argument in container.get("args") or ()]
     identity = rendezvous_id(job, generation)
+    most_restarts = job.spec.max_restarts
     container["args"] = [
         "--rdzv_backend=etcd",
         f"--rdzv_endpoint={job.spec.rdzv_endpoint}",
@@ -222,8 +223,10 @@ def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: i
         "PET_RDZV_ID": {"value": identity},
         "PET_NNODES": {"value": nnodes},
         "PET_LOCAL_ADDR": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        "PET_MAX_RESTARTS": {"value": MAX_RESTARTS},
+        "PET_MAX_RESTARTS": {"value": str(MAX_RESTARTS if most_restarts is None else most_restarts)},
     }
+    if job.spec.rdzv_conf:
+        twins["PET_RDZV_CONF"] = {"value": ",".join(f"{key}={value}" for key, value in job.spec.rdzv_conf.items())}
     env = list(container.get("env") or ())
     set_by_user = {variable.get("name") for variable in env}
     container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]

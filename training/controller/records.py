@@ -73,6 +73,8 @@ class PodRecord:
     exit_code: int | None = None
     last_exit_code: int | None = None
     """Exit code of the run before this one, where the kubelet restarted the container in its pod."""
+    last_reason: str | None = None
+    """Reason of that end: OOMKilled, Error."""
     term_reason: str | None = None
     finished_at: datetime | None = None
     restarts: int = 0
@@ -177,6 +179,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
         else None,
         exit_code=terminated.get("exitCode"),
         last_exit_code=last.get("exitCode"),
+        last_reason=last.get("reason"),
         term_reason=terminated.get("reason"),
         finished_at=parse_time(terminated.get("finishedAt")),
         restarts=main.get("restartCount", 0),
