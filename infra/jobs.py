@@ -266,8 +266,18 @@ class Jobs:
 
     def workers(self, name: str) -> list[Pod]:
         """The worker pods of a job."""
-        with self._plain(f"the workers of ElasticJob {name} cannot be listed"):
-            return list(self._client.list(Pod, namespace=self.namespace, labels={JOB_LABEL: name}))
+        return self.pods(self.namespace, {JOB_LABEL: name}, f"the workers of ElasticJob {name}")
+
+    def pods(self, namespace: str, labels: dict[str, str], what: str = "pods") -> list[Pod]:
+        """The pods of a namespace that have these labels.
+
+        Args:
+            namespace: of the cluster, not only that of the jobs.
+            labels: all of them.
+            what: they are, for the message where they cannot be listed.
+        """
+        with self._plain(f"{what} cannot be listed"):
+            return list(self._client.list(Pod, namespace=namespace, labels={**labels}))
 
     def follow(self, name: str) -> Follower:
         """Begin to read the progress lines of all workers of a job, those that come later included."""

@@ -73,6 +73,7 @@ def test_a_fault_costs_the_time_to_the_next_step_of_the_new_world_and_the_steps_
         job="digits",
         victim="gpu-spot-1",
         seconds_to_next_step=4.5,
+        longest_pause=3.0,
         steps_lost=3,
         world_before=3,
         world_after=2,
@@ -232,6 +233,129 @@ def test_a_fault_before_the_first_step_is_told() -> None:
 
 def test_a_job_that_does_not_finish_in_time_has_no_result() -> None:
     assert Observer("digits", Script(*steps(1, 3, START, 1))).until_finished(timedelta(0)) is None
+
+
+def record(pod: str, generation: int, cause: str = "node_left", total: float = 0.5, **fields: Any) -> Progress:
+    """What a launcher writes, which may be more than the drill knows of."""
+    about = {"host": pod, "cause": cause, "further": [], "seconds": {"rendezvous": total}, "total": total}
+    world = {"world_size": 2, "members": ["w-0", "w-1"], "kept": 1, "forked": 0, "news": True}
+    return line("recovery", 109.5, generation, pod=pod, **{**about, **world, **fields})
+
+
+def test_the_record_of_the_recovery_is_that_of_the_launcher_that_was_longest_busy() -> None:
+    told = [record("w-0", 2, total=0.4), record("w-1", 2, total=0.9), record("w-0", 3, total=7.0)]
+    result = strike([*told, *steps(6, 3, 106, 2, world=2)], hit=104.5)
+    assert result.recovery is not None
+    assert (result.recovery["host"], result.recovery["total"]) == ("w-1", 0.9)
+    assert result.as_json()["recovery"]["seconds"] == {"rendezvous": 0.9}
+
+
+def test_a_record_of_a_node_that_has_just_started_is_no_recovery_unless_there_is_no_other() -> None:
+    started, recovered = record("w-1", 2, "start", total=6.0), record("w-0", 2, total=0.4)
+    result = strike([started, recovered, *steps(6, 3, 106, 2)], hit=104.5)
+    assert result.recovery is not None
+    assert result.recovery["cause"] == "node_left"
+    result = strike([started, *steps(6, 3, 106, 2)], hit=104.5)
+    assert result.recovery is not None
+    assert result.recovery["cause"] == "start"
+
+
+class Later(Script):
+    """Says nothing more for a while where there is a gap in what it was told."""
+
+    def events(self, timeout: timedelta) -> Iterator[Progress]:
+        for said in super().events(timeout):
+            if said == GAP:
+                return
+            yield said
+
+
+GAP = Progress("", "", 0, {})
+
+
+def test_records_that_come_after_the_next_step_are_waited_for_until_all_nodes_have_told() -> None:
+    script = Later(*steps(1, 5, START, generation=1))
+    observer = Observer("digits", script, since=START)
+    observer.until_training()
+
+    def inject() -> float:
+        one, other = record("w-0", 2, total=0.4), record("w-1", 2, total=0.6)
+        script.tell(*steps(6, 1, 106, 2), one, GAP, other, finished(120))
+        return 104.5
+
+    result = observer.through("spot", "gpu-spot-1", inject)
+    assert result.recovery is not None
+    assert result.recovery["host"] == "w-1"
+    assert observer.finished is None, "it did not read on when all nodes of the world had told"
+
+
+@pytest.mark.parametrize("told", [[], [line("recovery", 105, 2, seconds=3)]], ids=["nothing", "a script's own kind"])
+def test_a_job_whose_image_writes_no_records_has_figures_all_the_same(told: list[Progress]) -> None:
+    result = strike([*told, *steps(6, 3, 106, 2)], hit=104.5)
+    assert (result.recovery, result.seconds_to_next_step) == (None, 1.5)
+
+
+class Returning:
+    """Is there again at the n-th look."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def __call__(self) -> bool:
+        self._looks -= 1
+        return self._looks <= 0
+
+
+def strike_store(lines: list[Progress], looks: int = 2) -> Result:
+    """The figures when etcd is hit at 104.5 and is there again at 112; `lines` are what the workers say after."""
+    script = Script(*steps(1, 5, START, generation=1))
+    observer = Observer("digits", script, since=START)
+    observer.until_training()
+
+    def inject() -> float:
+        script.tell(*lines)
+        return 104.5
+
+    return observer.across("etcd", "etcd-0", inject, Returning(looks))
+
+
+@pytest.fixture
+def _etcd_is_back_at_112(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill, "now", lambda: 112.0)
+
+
+@pytest.mark.usefixtures("_etcd_is_back_at_112")
+def test_a_fault_that_ends_no_world_costs_the_longest_pause() -> None:
+    result = strike_store([*steps(6, 3, 105, 1), *steps(9, 5, 110, 1)])
+    assert (result.seconds_to_next_step, result.longest_pause, result.steps_lost) == (0.5, 3.0, 0)
+    assert (result.generation_before, result.generation_after, result.world_after) == (1, 1, 3)
+    assert result.recovery is None
+
+
+@pytest.mark.usefixtures("_etcd_is_back_at_112")
+def test_a_fault_that_should_have_ended_no_world_and_did_has_the_figures_of_a_recovery() -> None:
+    lines = [*steps(6, 3, 105, 1), record("w-0", 2, "isolated"), record("w-1", 2, "isolated"), *steps(8, 5, 113, 2)]
+    result = strike_store(lines)
+    assert (result.seconds_to_next_step, result.longest_pause, result.steps_lost) == (8.5, 6.0, 1)
+    assert result.recovery is not None
+    assert result.recovery["cause"] == "isolated"
+
+
+@pytest.mark.usefixtures("_etcd_is_back_at_112")
+def test_training_that_stands_still_after_the_store_is_back_is_told() -> None:
+    with pytest.raises(DrillError, match="made no step within 0:03:00 after etcd-0 was back"):
+        strike_store(steps(6, 3, 105, 1))
+
+
+def test_a_store_that_does_not_come_back_is_told() -> None:
+    with pytest.raises(DrillError, match="etcd-0 is not back within 0:03:00"):
+        strike_store(steps(6, 3, 105, 1), looks=10_000)
+
+
+@pytest.mark.usefixtures("_etcd_is_back_at_112")
+def test_a_job_that_finishes_while_the_store_is_away_has_figures() -> None:
+    result = strike_store([*steps(6, 3, 105, 1), finished(108)])
+    assert (result.seconds_to_next_step, result.longest_pause) == (0.5, 1.0)
 
 
 def test_a_result_is_plain_data() -> None:

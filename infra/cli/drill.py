@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infra.cli import example, options
-from infra.cli.console import Steps, print_json, row, show, table
+from infra.cli.console import Steps, counted, print_json, row, show, table
 from infra.cli.workspace import Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL
 
 if TYPE_CHECKING:
-    import psutil
     from lightkube.resources.core_v1 import Pod
+    from rich.table import Table
 
     from infra.drill import Observer
 
@@ -69,6 +69,7 @@ def worker(job: Job = None, wait: Wait = True, stack: options.Stack = "local", j
 
     from infra.drill import now  # noqa: PLC0415
     from infra.jobs import name_of  # noqa: PLC0415
+    from infra.local.pod_processes import training_process  # noqa: PLC0415
 
     def choose() -> str:
         return name_of(_running(workspace, name)[-1])
@@ -113,6 +114,83 @@ def node(job: Job = None, wait: Wait = True, stack: options.Stack = "local", jso
     _show(outcome, json=json)
 
 
+@app.command()
+def freeze(job: Job = None, wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
+    """Freeze a worker pod of the running job (SIGSTOP), as a machine that hangs: open connections, no answer.
+
+    Only its silence tells the others, so this takes as long as the heartbeat window. The pod thaws when training goes
+    on without it; its launcher then finds itself evicted and joins again.
+
+    Example: [bold]trainyard drill freeze --no-wait[/bold]
+    """
+    steps = Steps()
+    workspace = _local(stack, steps)
+    name = _job_to_disturb(workspace, job, steps)
+
+    from infra.drill import now  # noqa: PLC0415
+    from infra.jobs import name_of  # noqa: PLC0415
+    from infra.local.pod_processes import frozen  # noqa: PLC0415
+
+    def choose() -> str:
+        return name_of(_running(workspace, name)[-1])
+
+    with contextlib.ExitStack() as until_measured:
+
+        def strike(victim: str) -> float:
+            hit = now()
+            until_measured.enter_context(frozen(victim, workspace.state.directory))
+            return hit
+
+        outcome = _observe(workspace, name, "freeze", choose, strike, steps, wait=wait, afterwards=until_measured.close)
+    _show(outcome, json=json)
+
+
+@app.command()
+def etcd(job: Job = None, wait: Wait = True, stack: options.Stack = "local", json: options.Json = False) -> None:
+    """Kill the etcd in which the jobs' workers meet (SIGKILL, all members); Kubernetes starts it again.
+
+    Training should go on meanwhile, so what counts here is the longest pause between two steps.
+
+    Example: [bold]trainyard drill etcd --json[/bold]
+    """
+    steps = Steps()
+    workspace = _local(stack, steps)
+    name = _job_to_disturb(workspace, job, steps)
+    jobs = workspace.jobs()
+
+    from infra.drill import now  # noqa: PLC0415
+    from infra.jobs import name_of  # noqa: PLC0415
+    from infra.local.pod_processes import kill  # noqa: PLC0415
+    from infra.wiring.etcd_layout import SERVICE  # noqa: PLC0415
+    from infra.wiring.naming import SYSTEM_NAMESPACE  # noqa: PLC0415
+
+    restarts_before: dict[str, int] = {}
+
+    def members() -> dict[str, tuple[int, bool]]:
+        """Restarts of each member so far, and whether it is ready."""
+        pods = jobs.pods(SYSTEM_NAMESPACE, {"app.kubernetes.io/name": SERVICE})
+        statuses = {name_of(pod): (pod.status.containerStatuses or []) if pod.status else [] for pod in pods}
+        return {pod: (sum(s.restartCount for s in all_), all(s.ready for s in all_)) for pod, all_ in statuses.items()}
+
+    def choose() -> str:
+        restarts_before.update({pod: restarts for pod, (restarts, _) in members().items()})
+        if not restarts_before:
+            raise TrainyardError(f"the stack has no etcd in namespace {SYSTEM_NAMESPACE}. See: trainyard status")
+        return ", ".join(sorted(restarts_before))
+
+    def strike(_: str) -> float:
+        hit = now()
+        for member in restarts_before:
+            kill(member, workspace.state.directory)
+        return hit
+
+    def restored() -> bool:
+        there = members()
+        return all(there.get(pod, (0, False)) >= (before + 1, True) for pod, before in restarts_before.items())
+
+    _show(_observe(workspace, name, "etcd", choose, strike, steps, wait=wait, restored=restored), json=json)
+
+
 def reclaim_spot_node(
     workspace: Workspace,
     job: str,
@@ -144,35 +222,6 @@ def reclaim_spot_node(
     return _observe(workspace, job, "spot", choose, strike, steps, wait=wait)
 
 
-def training_process(pod: str, state: Path) -> psutil.Process:
-    """The training process in a worker pod of the local cluster.
-
-    Args:
-        pod: the pod's name; another cluster on this computer may have one of the same name.
-        state: the state folder of the cluster.
-
-    Raises:
-        TrainyardError: there is none.
-    """
-    import psutil  # noqa: PLC0415
-
-    from infra.local.processes import MARK  # noqa: PLC0415
-
-    for process in psutil.process_iter():
-        try:
-            # The launcher names forked workers `rank-N`; those that it spawns have their rank in the environment.
-            environment = process.environ()
-            trains = process.name().startswith("rank-") or "LOCAL_RANK" in environment
-            if not trains or environment.get("HOSTNAME") != pod:
-                continue
-            marks = [parent.environ().get(MARK, "") for parent in process.parents() if parent.pid > 1]
-        except psutil.Error:
-            continue
-        if any(mark.startswith(f"{state}:") for mark in marks):
-            return process
-    raise TrainyardError(f"pod {pod} has no training process on this computer: it may just be starting. Try again.")
-
-
 def _job_to_disturb(workspace: Workspace, asked: str | None, steps: Steps) -> str:
     """The job that was asked for; else the one that runs; else a copy of the example, submitted now."""
     jobs = workspace.jobs()
@@ -200,6 +249,8 @@ def _observe(
     steps: Steps,
     *,
     wait: bool,
+    restored: Callable[[], bool] | None = None,
+    afterwards: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Wait until the job trains, strike, and measure.
 
@@ -211,6 +262,8 @@ def _observe(
         strike: hits it; returns when that was (Unix seconds).
         steps: shows what goes on.
         wait: whether to watch the job to its end.
+        restored: for a fault that should end no world: whether what was hit is there again.
+        afterwards: undoes the fault when it is measured.
     """
     from infra.drill import Observer  # noqa: PLC0415
 
@@ -222,9 +275,15 @@ def _observe(
             steps.note(f"{latest.fields['world_size']} workers")
         with steps.step(f"drill {fault}"):
             victim = choose()
-            result = observer.through(fault, victim, lambda: strike(victim))
+            if restored is None:
+                result = observer.through(fault, victim, lambda: strike(victim))
+                after = f"next step after {result.seconds_to_next_step:.1f} s"
+            else:
+                result = observer.across(fault, victim, lambda: strike(victim), restored)
+                after = f"longest pause {result.longest_pause:.1f} s"
+            afterwards()
             steps.note(
-                f"{victim}: next step after {result.seconds_to_next_step:.1f} s, {result.steps_lost} steps lost,"
+                f"{victim}: {after}, {counted(result.steps_lost, 'step')} lost,"
                 f" {result.world_before} -> {result.world_after} workers"
             )
         outcome = result.as_json() | {"stand_in": "local stack: pods are processes of this computer"}
@@ -270,5 +329,20 @@ def _show(outcome: dict[str, Any], *, json: bool) -> None:
         return
     shown = table("", "")
     for name, value in outcome.items():
-        row(shown, name.replace("_", " "), value)
+        if name != "recovery":
+            row(shown, name.replace("_", " "), value)
     show(shown)
+    if recovery := outcome["recovery"]:
+        show(_phases(recovery))
+
+
+def _phases(recovery: dict[str, Any]) -> Table:
+    """Where the time went, by the launcher that was longest busy."""
+    causes = [recovery["cause"], *(further["cause"] for further in recovery["further"])]
+    title = f"{', then '.join(causes)}, as {recovery['host']} saw it ({recovery['world_size']} workers"
+    made = table("phase", "seconds", title=f"{title}, {recovery['kept']} kept and {recovery['forked']} forked here)")
+    for phase, seconds in recovery["seconds"].items():
+        row(made, phase.replace("_", " "), f"{seconds:.3f}")
+    made.add_section()
+    row(made, "total", f"{recovery['total']:.3f}")
+    return made
