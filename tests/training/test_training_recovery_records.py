@@ -179,11 +179,13 @@ def test_a_second_fault_after_the_new_world_makes_the_time_so_far_vain() -> None
 def test_the_same_fault_told_twice_is_one() -> None:
     node = Node()
     node.recorder.begin("node_lost", node="w-1")
+    node.after(0.1).mark("detect")
     node.after(0.1).begin("node_lost", node="w-1", detail="seen again")
-    node.new_world()
-    record = node.recorder.finish(step=1)
+    node.recorder.mark("detect")
+    node.after(0.3).mark("rendezvous")
+    record = node.recorder.finish()
     assert record is not None
-    assert record.further == ()
+    assert (record.further, record.seconds) == ((), {"detect": 0.1, "rendezvous": 0.4})
 
 
 def test_a_fault_cannot_have_happened_later_than_it_is_told() -> None:

@@ -130,9 +130,10 @@ class Recovery:
 class Recorder:
     """Puts one launcher's records together.
 
-    Marks may come late, twice, in another order or not at all: they are sorted by what they mean, the latest of each
-    counts (several workers tell of the same phase), and a mark for which no recovery is under way is ignored, since
-    workers report to a launcher that may have more urgent things to do. All moments are of one monotonic clock.
+    Marks may come late, twice, in another order or not at all: they are sorted by what they mean; the latest of each
+    counts, since several workers tell of the same phase (of detection the first: a fault is known when it is known);
+    and a mark for which no recovery is under way is ignored, since workers report to a launcher that may have more
+    urgent things to do. All moments are of one monotonic clock.
 
     Args:
         host: name of this node.
@@ -218,8 +219,10 @@ class Recorder:
             raise ValueError(f"phase '{phase}': known are {', '.join(PHASES)}")
         with self._lock:
             moment = self._clock() if at is None else at
-            if self._faults and moment >= self._attempt:  # else: of a world that is gone
-                self._marks[phase] = max(moment, self._marks.get(phase, moment))
+            if not self._faults or moment < self._attempt:  # nothing is under way, or it is of a world that is gone
+                return
+            known = self._marks.get(phase, moment)
+            self._marks[phase] = min(moment, known) if phase == "detect" else max(moment, known)
 
     def world(
         self, *, generation: int, members: Sequence[str], world_size: int, kept: int = 0, forked: int = 0
