@@ -1,9 +1,13 @@
 """The private names of torch that we build on, one test for each kind of use: a torch that changes one fails here."""
 
 import inspect
+import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
@@ -30,7 +34,7 @@ def test_the_agent_has_the_methods_that_ours_overrides(name: str) -> None:
 
 @pytest.mark.parametrize("name", torch_private.AGENT_ATTRIBUTES)
 def test_the_agent_has_the_attributes_that_ours_reads(name: str) -> None:
-    sources = "".join(inspect.getsource(cls) for cls in LocalElasticAgent.__mro__ if cls is not object)
+    sources = "".join(inspect.getsource(cls) for cls in torch_private.AgentBase.__mro__ if cls is not object)
     assert f"self.{name}" in sources
 
 
@@ -66,6 +70,29 @@ def test_the_handle_on_a_worker_has_the_attributes_that_ours_reads(name: str) ->
 @pytest.mark.parametrize("name", torch_private.SUBPROCESS_METHODS)
 def test_the_handle_on_a_worker_has_the_methods_that_ours_overrides(name: str) -> None:
     assert callable(getattr(SubprocessHandler, name))
+
+
+def ended_workers(agent_kind: Any, *, asked: int | None) -> tuple[signal.Signals, int]:
+    """What the context of processes is told when an agent with a shutdown timeout of 50 s ends its workers."""
+    told: list[tuple[signal.Signals, int]] = []
+    agent = agent_kind.__new__(agent_kind)
+    agent._worker_watchdog = agent._health_check_server = None
+    agent._shutdown_timeout = 50
+    agent._pcontext = SimpleNamespace(close=lambda number, timeout=30: told.append((number, timeout)))
+    agent._shutdown(signal.SIGINT, asked)
+    return told[0]
+
+
+def test_workers_get_the_time_that_was_asked_for_in_every_release() -> None:
+    assert ended_workers(torch_private.AgentBase, asked=7) == (signal.SIGINT, 7)
+    assert ended_workers(torch_private.AgentBase, asked=None) == (signal.SIGINT, 50)
+
+
+def test_newer_fields_are_those_that_this_torch_has() -> None:
+    options = SimpleNamespace(duplicate_stdout_filters=["a"], duplicate_stderr_filters=[], virtual_local_rank=True)
+    found = torch_private.newer_fields(options)
+    assert found in ({}, vars(options))
+    assert set(found) <= set(inspect.signature(WorkerSpec.__init__).parameters)
 
 
 def test_the_interpreter_has_the_functions_that_end_it() -> None:

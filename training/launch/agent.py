@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from training.launch import exit_codes
 from training.launch.etcd_client import EtcdError
 from training.launch.membership import BROKEN, EtcdRendezvousHandler
+from training.launch.torch_private import AgentBase
 from training.metrics.progress import PROGRESS_FILE, emit
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ FINISH_POLL: Final = timedelta(seconds=1)
 LIFE_WITH_PROGRESS: Final = timedelta(seconds=60)
 
 
-class Agent(LocalElasticAgent):
+class Agent(AgentBase):
     """Supervises the workers of one node.
 
     * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (`exit_codes.Rules`)
@@ -161,7 +161,7 @@ class Agent(LocalElasticAgent):
         grace = self._shutdown_timeout if change in {"joined", "left"} else GRACE_WITHOUT_PEER
         super()._shutdown(timeout=grace)
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None) -> None:
         if isinstance(sys.exc_info()[1], SignalException) and not self.left:
             self.left = True
             emit("notice", message=f"{death_sig.name}: leaving the job", generation=self._handler.generation)

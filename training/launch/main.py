@@ -213,7 +213,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters  # noqa: PLC0415
     from torch.distributed.run import config_from_args  # noqa: PLC0415
 
-    from training.launch import rendezvous  # noqa: PLC0415
+    from training.launch import rendezvous, torch_private  # noqa: PLC0415
     from training.launch.agent import Agent  # noqa: PLC0415
     from training.launch.membership import EtcdRendezvousHandler  # noqa: PLC0415
 
@@ -256,9 +256,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             local_addr=config.local_addr,
             event_log_handler=config.event_log_handler,
             numa_options=config.numa_options,
-            duplicate_stdout_filters=config.duplicate_stdout_filters,
-            duplicate_stderr_filters=config.duplicate_stderr_filters,
-            virtual_local_rank=config.virtual_local_rank,
+            **torch_private.newer_fields(args),
         )
         agent = Agent(
             handler,

@@ -4,14 +4,22 @@ torch.distributed.elastic lets out-of-tree code register a rendezvous and subcla
 dynamic rendezvous (join, exit, keep-alive) and its state are private. They are used, not copied: what a node may do
 next is decided by torch's code, ours stores the state, waits, and detects.
 `tests/training/test_training_torch_private.py` checks each name and its shape, so that a torch release that changes one
-fails there and not in a job.
+fails there and not in a job. Those tests run on the newest and on the oldest torch of `images/matrix.toml`; what the
+oldest lacks is here as well (`AgentBase`, `newer_fields`), so that the rest of the launcher knows one torch.
 """
+
+import dataclasses
+import inspect
+import signal
+from typing import Any, Final
 
 from torch._C._distributed_c10d import (
     PrefixStore,
     Store,
     TCPStore,
 )  # torch.distributed does not declare that it exports them
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,  # public, but the methods overridden and the attributes read are not: see below
@@ -52,6 +60,7 @@ SUBPROCESS_METHODS = ("_popen", "close")
 __all__ = [
     "DISABLE_SHARED_STORE",
     "Action",
+    "AgentBase",
     "ExitOp",
     "Handler",
     "NodeDesc",
@@ -62,6 +71,7 @@ __all__ = [
     "RendezvousStateHolder",
     "Store",
     "TCPStore",
+    "newer_fields",
     "remove_participant_epilogue",
     "replace_subprocess_factory",
 ]
@@ -76,6 +86,9 @@ ExitOp = _RendezvousExitOp
 Handler = DynamicRendezvousHandler
 remove_participant_epilogue = _remove_participant_epilogue
 
+# Fields of WorkerSpec that the oldest torch does not have, by the names of their options.
+NEWER_SPEC_FIELDS: Final = ("duplicate_stdout_filters", "duplicate_stderr_filters", "virtual_local_rank")
+
 # Environment variable, read whenever a round is complete.
 DISABLE_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # The factory by which SubprocessContext starts a worker; replaced by ours to fork workers (see `workers`).
@@ -85,3 +98,35 @@ SUBPROCESS_FACTORY = "get_subprocess_handler"
 def replace_subprocess_factory(factory: object) -> None:
     """Let torch's agent start worker processes through `factory` (same arguments as torch's own)."""
     setattr(multiprocessing_api, SUBPROCESS_FACTORY, factory)
+
+
+# Whether torch's agent gives workers a time of the caller's choice to end; without, it is half a minute (torch 2.9).
+HAS_SHUTDOWN_TIMEOUT: Final = "shutdown_timeout" in inspect.signature(LocalElasticAgent.__init__).parameters
+
+
+class AgentBase(LocalElasticAgent):
+    """torch's agent, with a time limit for the end of workers in every release of torch."""
+
+    _pcontext: Any
+
+    def __init__(self, *args: Any, shutdown_timeout: int, **kwargs: Any) -> None:
+        if HAS_SHUTDOWN_TIMEOUT:
+            kwargs["shutdown_timeout"] = shutdown_timeout
+        super().__init__(*args, **kwargs)
+        self._shutdown_timeout = shutdown_timeout
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None) -> None:
+        """End the workers; `timeout` in seconds, --shutdown-timeout where none is given."""
+        timeout = self._shutdown_timeout if timeout is None else timeout
+        if HAS_SHUTDOWN_TIMEOUT:
+            super()._shutdown(death_sig, timeout)
+            return
+        if self._pcontext:
+            self._pcontext.close(death_sig, timeout)
+        super()._shutdown(death_sig)
+
+
+def newer_fields(options: object) -> dict[str, Any]:
+    """Of what only newer releases of torch can do for workers, the part that this one can, as WorkerSpec takes it."""
+    known = {field.name for field in dataclasses.fields(WorkerSpec)}
+    return {name: getattr(options, name) for name in NEWER_SPEC_FIELDS if name in known}
