@@ -127,6 +127,7 @@ class TestOnTheApiServer:
             ({"cleanPodPolicy": "Most"}, 'supported values: "All", "Running", "None"'),
             ({"rdzvEndpoint": ""}, "spec.rdzvEndpoint"),
             ({"rdzvConf": {"a": "b,c"}}, "launchers split --rdzv_conf there"),
+            ({"scaling": {"mode": "Capacity"}, "minReplicas": 1}, "needs minReplicas and maxReplicas"),
             ({"successPolicy": "Most"}, 'supported values: "AnyWorker", "AllWorkers"'),
             ({"failurePolicy": {"rules": [{"action": "FailJob"}]}}, "needs onExitCodes, onReasons or both"),
             (
@@ -185,6 +186,16 @@ class TestOnTheApiServer:
         wanted: dict[str, Any] = {
             "rdzvConf": {"last_call_timeout": "5"},
             "maxRestarts": 3,
+            "minReplicas": 1,
+            "maxReplicas": 4,
+            "scaling": {
+                "mode": "Capacity",
+                "growth": "Probe",
+                "stabilizationSeconds": 90,
+                "minIntervalSeconds": 600,
+                "unschedulableSeconds": 30,
+                "spareReplicas": 1,
+            },
             "successPolicy": "AllWorkers",
             "failurePolicy": {
                 "rules": [

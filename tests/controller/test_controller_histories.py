@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import settings
@@ -32,6 +33,7 @@ UID = "0123456789abcdef"
 GRACE = timedelta(seconds=30)
 REMEMBERED = timedelta(seconds=VANISHED_KEPT)
 START = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+ROOM = {"pods": Decimal(2)}
 MOST_PASSES = 4
 """Passes after which a job has come to rest if nothing happens."""
 
@@ -45,7 +47,7 @@ class Histories(RuleBasedStateMachine):
         self.pods: dict[str, PodRecord] = {}
         self.vanished: list[PodRecord] = []
         self.seen_to_vanish: list[tuple[datetime, PodRecord]] = []
-        self.nodes = {name: NodeRecord(name) for name in ("a", "b", "c")}
+        self.nodes = {name: NodeRecord(name, allocatable=ROOM) for name in ("a", "b", "c")}
         self.born = 0
         self.service = False
         self.deleted_job = False
@@ -64,6 +66,8 @@ class Histories(RuleBasedStateMachine):
         ttl=st.one_of(st.none(), st.integers(0, 100)),
         deadline=st.one_of(st.none(), st.integers(60, 3600)),
         success=st.sampled_from([None, "AnyWorker", "AllWorkers"]),
+        growth=st.sampled_from([None, "Eager", "Probe"]),
+        spares=st.integers(0, 2),
         rule_for=st.sampled_from([None, "Ignore", "RestartPod", "RestartGroup", "FailJob"]),
     )
     def submit(
@@ -77,10 +81,15 @@ class Histories(RuleBasedStateMachine):
         ttl: int | None,
         deadline: int | None,
         success: str | None,
+        growth: str | None,
+        spares: int,
         rule_for: str | None,
     ) -> None:
+        mode = "Capacity" if growth else "Manual"
+        scaling = {"mode": mode, "growth": growth or "Eager", "spareReplicas": spares, "minIntervalSeconds": 60}
         rule = {"action": rule_for, "onExitCodes": {"operator": "In", "values": [1, 137]}}
         spec: dict[str, Any] = {
+            "scaling": scaling if growth or spares else None,
             "successPolicy": success,
             "failurePolicy": {"rules": [rule]} if rule_for else None,
             "rdzvEndpoint": "etcd:2379",
@@ -95,6 +104,7 @@ class Histories(RuleBasedStateMachine):
         metadata = {"name": "j", "namespace": "n", "uid": UID, "generation": 1}
         self.job = ElasticJob.model_validate({"metadata": metadata, "spec": spec})
         self.fixed = fixed
+        self.spares = spares
 
     # --- the world --------------------------------------------------------------------------------------------------
 
@@ -169,7 +179,9 @@ class Histories(RuleBasedStateMachine):
     def a_node_comes_or_goes_silent(self, node: str, ready: bool, silent: bool) -> None:
         self.bad_nodes.add(node)
         since = None if ready else self.now
-        self.nodes[node] = NodeRecord(node, ready=ready, not_ready_since=since, silent=silent and not ready)
+        self.nodes[node] = NodeRecord(
+            node, allocatable=ROOM, ready=ready, not_ready_since=since, silent=silent and not ready
+        )
 
     @rule(seconds=st.sampled_from([1, 5, 20, 60, 400]))
     def time_passes(self, seconds: int) -> None:
@@ -231,12 +243,17 @@ class Histories(RuleBasedStateMachine):
         if not before.ended and before.first_success_time is None and not self.job.spec.suspend:
             waiting = made.requeue_after is not None or any(p.terminating for p in self.pods.values())
             staying = self.staying()
-            assert len(staying) == made.status.desired_replicas or waiting
+            size = made.status.desired_replicas
+            assert len(staying) == size + (self.spares if size == bounds(self.job)[1] else 0) or waiting
 
     def look(self) -> Plan:
         known = [*self.pods.values(), *self.vanished]
         lost = {"a", "b", "c"} - self.nodes.keys()
-        return plan(self.job, known, self.nodes, self.now, service_exists=self.service, lost_nodes=lost)
+        used: dict[str, dict[str, Decimal]] = {}
+        for pod in self.pods.values():
+            if pod.node is not None and not pod.finished:
+                used[pod.node] = {"pods": used.get(pod.node, {}).get("pods", Decimal(0)) + 1}
+        return plan(self.job, known, self.nodes, self.now, service_exists=self.service, lost_nodes=lost, used=used)
 
     def pass_over(self, actions: int | None) -> Plan:
         before = self.job.status
@@ -265,7 +282,8 @@ class Histories(RuleBasedStateMachine):
                 self.service = not self.service
         if actions is None and not made.status.ended and made.status.first_success_time is None:
             fewest, most = bounds(self.job)
-            assert len(self.staying()) <= most
+            assert fewest <= made.status.desired_replicas <= most or self.job.spec.suspend
+            assert len(self.staying()) <= most + self.spares
             lost = made.status.disruptions + made.status.restarts - before.disruptions - before.restarts
             if made.status.generation == before.generation and not self.job.spec.suspend:
                 assert len(self.staying()) >= min(len(members) - lost, fewest), "went under min by its own act"
@@ -347,6 +365,6 @@ class Histories(RuleBasedStateMachine):
 
 # Each run of the tests sees a few; `make histories` sees ten thousand.
 Histories.TestCase.settings = settings(
-    max_examples=10_000 if os.environ.get("TRAINYARD_ALL_HISTORIES") else 200, stateful_step_count=40, deadline=None
+    max_examples=10_000 if os.environ.get("TRAINYARD_ALL_HISTORIES") else 100, stateful_step_count=40, deadline=None
 )
 TestHistories = Histories.TestCase

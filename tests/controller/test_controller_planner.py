@@ -15,6 +15,7 @@ from training.controller.api import (
     Phase,
     Reason,
 )
+from training.controller.capacity import Taint, room
 from training.controller.planner import (
     ACCOUNTED_KEPT,
     DRAIN_WINDOW,
@@ -760,6 +761,123 @@ class TestSize:
         made = plan(job(2, suspend=True), [], NODES, NOW, service_exists=False)
         assert made.actions == ()
         assert made.status.phase == Phase.SUSPENDED
+
+
+def probing(replicas: int = 2, status: Any = None, **scaling: Any) -> ElasticJob:
+    """A job that takes the room there is, between 1 and 6 workers."""
+    wanted = {"mode": "Capacity", "growth": "Probe", **scaling}
+    return job(replicas, status=status, minReplicas=1, maxReplicas=6, scaling=wanted)
+
+
+def with_room(*places: int) -> dict[str, NodeRecord]:
+    names = ("node-a", "node-b", "node-c")
+    return {
+        name: replace(NODE, name=name, allocatable={"pods": Decimal(number)})
+        for name, number in zip(names, places, strict=False)
+    }
+
+
+class TestSizeByCapacity:
+    def test_room_has_to_last_and_is_then_taken_in_one_step(self) -> None:
+        two, used = [pod(0), pod(1)], {"node-a": {"pods": Decimal(2)}}
+        first = plan(probing(), two, with_room(2), NOW, used=used)
+        assert (first.actions, first.status.desired_replicas) == ((), 2)
+        seen = plan(probing(status=first.status), two, with_room(2, 2, 1), NOW, used=used)
+        assert (seen.actions, seen.status.room_since, seen.requeue_after) == ((), NOW, timedelta(seconds=30))
+        later = NOW + timedelta(seconds=60)
+        grown = plan(probing(status=seen.status), two, with_room(2, 2, 1), later, used=used)
+        assert creates(grown) == ["j-worker-2", "j-worker-3", "j-worker-4"]
+        assert (grown.status.desired_replicas, grown.status.last_scale_time) == (5, later)
+        assert message(grown, ConditionType.SCALING) == "2 -> 5 workers: nodes have room for 3 more, so the number is 5"
+        assert Reason.SCALED in {e.reason for e in grown.events}
+        five = [pod(i) for i in range(5)]
+        settled = plan(probing(status=grown.status), five, with_room(5), later, used={"node-a": {"pods": Decimal(5)}})
+        assert true_conditions(settled) == {"Created", "Running"}
+
+    def test_room_that_goes_again_changes_nothing(self) -> None:
+        two, used = [pod(0), pod(1)], {"node-a": {"pods": Decimal(2)}}
+        status = plan(probing(), two, with_room(2, 1), NOW, used=used).status
+        gone = plan(probing(status=status), two, with_room(2), NOW + timedelta(seconds=50), used=used)
+        assert gone.status.room_since is None
+        back = plan(probing(status=gone.status), two, with_room(2, 1), NOW + timedelta(seconds=61), used=used)
+        assert back.actions == ()
+
+    def test_two_growths_are_the_interval_apart(self) -> None:
+        two, used = [pod(0), pod(1)], {"node-a": {"pods": Decimal(2)}}
+        status = plan(probing(), two, with_room(2), NOW, used=used).status
+        status = status.model_copy(update={"last_scale_time": NOW, "room_since": NOW})
+        early = plan(probing(status=status), two, with_room(3), NOW + timedelta(seconds=299), used=used)
+        assert creates(early) == []
+        late = plan(probing(status=early.status), two, with_room(3), NOW + timedelta(seconds=300), used=used)
+        assert creates(late) == ["j-worker-2"]
+
+    def test_a_worker_that_finds_no_node_is_given_up_but_not_below_the_least(self) -> None:
+        start = plan(probing(3), [], with_room(1), NOW).status
+        waiting = [pod(i, phase="Pending", node=None, unschedulable="full", created=NOW) for i in range(3)]
+        early = plan(probing(3, status=start), waiting, with_room(1), NOW + timedelta(seconds=59))
+        assert (early.actions, early.requeue_after) == ((), timedelta(seconds=1))
+        late = plan(probing(3, status=early.status), waiting, with_room(1), NOW + timedelta(seconds=60))
+        assert len(deletes(late)) == 2
+        assert (late.status.desired_replicas, late.status.disruptions, late.status.restarts) == (1, 0, 0)
+        assert message(late, ConditionType.SCALING).startswith("3 -> 1 workers: 3 found no node within 60 s")
+
+    def test_a_lost_worker_is_asked_for_again_at_once(self) -> None:
+        status = plan(probing(), [pod(0), pod(1)], with_room(2), NOW).status
+        made = plan(probing(status=status), [pod(0, gone=True), pod(1)], with_room(2), NOW)
+        assert creates(made) == ["j-worker-0"]
+
+    def test_nodes_that_are_not_for_the_worker_are_no_room(self) -> None:
+        node = replace(NODE, allocatable={"pods": Decimal(9), "nvidia.com/gpu": Decimal(8)})
+        gpu = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 4}}}]}}
+        taint = Taint("nvidia.com/gpu", "present", "NoSchedule")
+        assert room(gpu, [node], {}) == 2
+        assert room(gpu, [node], {"node-a": {"nvidia.com/gpu": Decimal(5)}}) == 0
+        for change in (
+            {"ready": False},
+            {"cordoned": True},
+            {"notice": "karpenter.sh/disrupted"},
+            {"out_of_service": True},
+            {"taints": (taint,)},
+        ):
+            assert room(gpu, [replace(node, **change)], {}) == 0
+        assert room({"spec": {"nodeSelector": {"a": "b"}}}, [node], {}) == 0
+        for toleration in (
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
+            {"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"},
+            {"operator": "Exists"},
+        ):
+            tolerant = {"spec": {**gpu["spec"], "tolerations": [toleration]}}
+            assert room(tolerant, [replace(node, taints=(taint,))], {}) == 2
+        wrong = {"spec": {**gpu["spec"], "tolerations": [{"key": "nvidia.com/gpu", "value": "absent"}]}}
+        assert room(wrong, [replace(node, taints=(taint,))], {}) == 0
+
+    def test_eager_asks_for_all_of_them_all_the_time(self) -> None:
+        eager = job(2, minReplicas=1, maxReplicas=4, scaling={"mode": "Capacity"})
+        made = plan(eager, [], NODES, NOW)
+        assert (len(creates(made)), made.status.desired_replicas) == (4, 4)
+        hopeless = [pod(i, phase="Pending", node=None, unschedulable="full") for i in range(1, 4)]
+        status = made.status
+        later = plan(
+            job(2, minReplicas=1, maxReplicas=4, scaling={"mode": "Capacity"}, status=status),
+            [pod(0), *hopeless],
+            NODES,
+            NOW,
+        )
+        assert later.actions == ()
+        assert later.status.phase == Phase.RUNNING
+
+    def test_spares_stand_beside_a_full_world_only(self) -> None:
+        spec: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 3, "scaling": {"spareReplicas": 2}}
+        full = plan(job(3, **spec), [], NODES, NOW)
+        assert (len(creates(full)), full.status.desired_replicas, full.status.nnodes) == (5, 3, "1:3")
+        assert len(creates(plan(job(2, **spec), [], NODES, NOW))) == 2
+
+    def test_the_user_scales_by_hand_and_is_told(self) -> None:
+        spec: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 4}
+        made = plan(job(4, status=running(2, **spec).status, **spec), [pod(0), pod(1)], NODES, NOW)
+        assert message(made, ConditionType.SCALING) == "2 -> 4 workers: replicas is now 4"
+        done = plan(job(4, status=made.status, **spec), [pod(i) for i in range(4)], NODES, NOW)
+        assert "Scaling" not in true_conditions(done)
 
 
 class TestCapacity:

@@ -318,6 +318,29 @@ class TestStore:
             store.nodes.drop(f"spot-{number}")
         assert store._lost_nodes == {"spot-9"}
 
+    def test_what_workers_take_of_nodes_is_summed_until_they_end(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "500m"}}}
+        for name, phase in (("a", "Running"), ("b", "Pending"), ("c", "Succeeded")):
+            one = pod(name, 1)
+            one |= {"spec": {"nodeName": "node-a", "containers": [container]}, "status": {"phase": phase}}
+            store.pods.put(one)
+        assert store.used() == {"node-a": {"pods": 2, "nvidia.com/gpu": 4, "cpu": 1}}
+
+    def test_a_node_that_opens_is_told_to_jobs_that_look_for_room(self) -> None:
+        due: list[str] = []
+        store = Store(cast("Api", None), job_record, lambda key, _: due.append(key))
+        for name, scaling in (("steady", {"mode": "Manual"}), ("probing", {"mode": "Capacity", "growth": "Probe"})):
+            spec = {"rdzvEndpoint": "e", "scaling": scaling, "replicaSpecs": {"Worker": {"template": {}}}}
+            store.jobs.put(
+                {"metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"}, "spec": spec}
+            )
+        node = {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"unschedulable": True}}
+        store.nodes.put(node)
+        due.clear()
+        store.nodes.put({"metadata": {"name": "a", "resourceVersion": "2"}})
+        assert due == ["n/probing"]
+
     def test_an_edit_is_told_apart_from_a_status_write(self) -> None:
         edited: list[str] = []
         store = Store(cast("Api", None), job_record, lambda *_: None, edited=edited.append)

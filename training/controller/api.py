@@ -79,6 +79,7 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     DEGRADED = "Degraded"
+    SCALING = "Scaling"
 
 
 class Phase(StrEnum):
@@ -121,6 +122,8 @@ class Reason(StrEnum):
     GROUP_RESTARTED = "GroupRestarted"
     TOO_MANY_LOSSES = "TooManyLosses"
     LOSSES_NORMAL = "LossesNormal"
+    SCALED = "ElasticJobScaled"
+    SCALE_REACHED = "ScaleReached"
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
     TEMPLATE_INVALID = "PodTemplateInvalid"
@@ -165,6 +168,20 @@ class Operator(StrEnum):
 
     IN = "In"
     NOT_IN = "NotIn"
+
+
+class ScalingMode(StrEnum):
+    """Who decides on the number of workers."""
+
+    MANUAL = "Manual"
+    CAPACITY = "Capacity"
+
+
+class Growth(StrEnum):
+    """How a job in mode Capacity comes to more workers."""
+
+    EAGER = "Eager"
+    PROBE = "Probe"
 
 
 Time = Annotated[datetime, PlainSerializer(lambda t: t.strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str)]
@@ -290,6 +307,41 @@ class FailurePolicy(_Model):
     )
 
 
+class Scaling(_Model):
+    """How many workers there are to be, between minReplicas and maxReplicas."""
+
+    mode: ScalingMode = Field(
+        default=ScalingMode.MANUAL,
+        description="Manual: replicas, as the user, an autoscaler or `kubectl scale` sets it. Capacity: as many as the "
+        "cluster has room for; replicas is the number to begin with.",
+    )
+    growth: Growth = Field(
+        default=Growth.EAGER,
+        description="In mode Capacity. Eager: maxReplicas workers are asked for all the time; those without a node "
+        "wait, which makes an autoscaler provision. Probe: workers are added when nodes have room for them, and given "
+        "up when they find none.",
+    )
+    stabilization_seconds: int = Field(
+        default=60,
+        ge=0,
+        le=3600,
+        description="Probe: seconds for which there has to be room before workers are added, all that fit together: "
+        "each change of the world costs every worker time.",
+    )
+    min_interval_seconds: int = Field(
+        default=300, ge=0, le=86_400, description="Probe: fewest seconds between a change of size and more workers."
+    )
+    unschedulable_seconds: int = Field(
+        default=60, ge=1, le=3600, description="Probe: seconds after which a worker that finds no node is given up."
+    )
+    spare_replicas: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Workers beyond maxReplicas that wait at the rendezvous and take the place of one that is lost.",
+    )
+
+
 class ElasticJobSpec(RunPolicyFields):
     """What is wanted."""
 
@@ -330,6 +382,7 @@ class ElasticJobSpec(RunPolicyFields):
     suspend: bool | None = Field(
         default=None, description="True stops the job and frees its GPUs; false or unset lets it run (again)."
     )
+    scaling: Scaling | None = Field(default=None, description="Who decides on the number of workers, and how.")
     managed_by: str | None = Field(
         default=None,
         max_length=63,
@@ -361,6 +414,15 @@ class ElasticJobSpec(RunPolicyFields):
     )
 
     @property
+    def probes(self) -> bool:
+        """Whether the number of workers follows the room that nodes have."""
+        return (
+            self.scaling is not None
+            and self.scaling.mode is ScalingMode.CAPACITY
+            and self.scaling.growth is Growth.PROBE
+        )
+
+    @property
     def worker(self) -> ReplicaSpec:
         """The replica spec of the workers."""
         return self.replica_specs[WORKER]
@@ -380,7 +442,8 @@ class Condition(_Model):
     """One aspect of a job's state."""
 
     type: str = Field(
-        description="Created, Running, Restarting, Suspended, Succeeded, Failed, WaitingForCapacity or Degraded."
+        description="Created, Running, Restarting, Suspended, Succeeded, Failed, WaitingForCapacity, Degraded or "
+        "Scaling."
     )
     status: str = Field(description="True or False.")
     reason: str = Field(default="", description="One word for programs.")
@@ -428,6 +491,12 @@ class ElasticJobStatus(_Model):
     restarts: int = Field(default=0, description="Worker failures charged to backoffLimit since the job was created.")
     disruptions: int = Field(
         default=0, description="Workers lost to reclaims, drains, preemption or node loss; not charged."
+    )
+    last_scale_time: Time | None = Field(
+        default=None, description="When the controller last changed the number of workers by itself."
+    )
+    room_since: Time | None = Field(
+        default=None, description="Since when nodes have room for more workers than there are (growth Probe)."
     )
     losses: int = Field(
         default=0, description="Workers replaced free of charge in the hour from lossesSince; many make it Degraded."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from training.controller.api import Reason
@@ -56,6 +57,69 @@ def worker_requests(template: Mapping[str, Any]) -> dict[str, str]:
             written[resource] = str(amount) if resource not in totals else ""
             totals[resource] = totals.get(resource, Decimal(0)) + parse_quantity(amount)
     return {resource: written[resource] or f"{total.normalize():f}" for resource, total in totals.items()}
+
+
+def pod_requests(spec: Mapping[str, Any]) -> Mapping[str, Decimal]:
+    """What a pod takes of its node: the sum of its containers, and one of the node's pods."""
+    written = worker_requests({"spec": spec})
+    return _shared(tuple(sorted(written.items())))
+
+
+@lru_cache(maxsize=1024)
+def _shared(written: tuple[tuple[str, str], ...]) -> Mapping[str, Decimal]:
+    """One mapping for all the pods, tens of thousands perhaps, that ask for the same."""
+    return {"pods": Decimal(1), **{resource: parse_quantity(amount) for resource, amount in written}}
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint that keeps pods away from a node."""
+
+    key: str
+    value: str
+    effect: str
+
+    def tolerated(self, tolerations: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether one of a pod's tolerations is for it."""
+        return any(
+            toleration.get("effect") in {None, "", self.effect}
+            and (
+                toleration.get("key") == self.key
+                if toleration.get("key")
+                else toleration.get("operator") == "Exists"  # of every taint
+            )
+            and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == self.value)
+            for toleration in tolerations
+        )
+
+
+def room(template: Mapping[str, Any], nodes: Iterable[NodeRecord], used: Mapping[str, Mapping[str, Decimal]]) -> int:
+    """How many more workers of this template nodes have room for, as far as the controller sees.
+
+    It knows what workers of ElasticJobs take (`used`, by node), not what other pods do, and of the template it reads
+    requests, nodeSelector and tolerations. Where it hopes too much the scheduler says so, and the worker is given up.
+    """
+    spec = template.get("spec") or {}
+    selector = spec.get("nodeSelector") or {}
+    tolerations = spec.get("tolerations") or ()
+    asked = {resource: amount for resource, amount in pod_requests(spec).items() if amount > 0}
+    found = 0
+    for node in nodes:
+        if not node.ready or node.cordoned or node.notice or node.out_of_service:
+            continue
+        if any(node.labels.get(key) != value for key, value in selector.items()):
+            continue
+        if not all(taint.tolerated(tolerations) for taint in node.taints):
+            continue
+        taken = used.get(node.name, {})
+        found += max(
+            0,
+            min(
+                int((node.allocatable.get(resource, Decimal(0)) - taken.get(resource, Decimal(0))) // amount)
+                for resource, amount in asked.items()
+            ),
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ _SPEC_RULES: list[dict[str, str]] = [
         "started with them. Set suspend: true, change them, then set suspend: false",
     },
     {
+        "rule": "!has(self.scaling) || self.scaling.mode != 'Capacity' || "
+        "(has(self.minReplicas) && has(self.maxReplicas))",
+        "message": "scaling.mode Capacity needs minReplicas and maxReplicas: it chooses between them",
+    },
+    {
         "rule": "has(self.managedBy) == has(oldSelf.managedBy) && "
         "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
         "message": "managedBy cannot change: two controllers would take care of one job. Delete it and create it anew",

@@ -99,6 +99,7 @@ class Executor:
             create_error=self._create_errors.get(key),
             names_taken=self._names_taken.get(key, ()),
             lost_nodes=self._store.lost_nodes(known),
+            used=self._store.used() if job.spec.probes else {},
         )
         self.plans += 1
         busy = time.perf_counter() - started

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Literal
 
 from training.controller.api import (
@@ -29,13 +31,16 @@ from training.controller.api import (
     ElasticJob,
     ElasticJobStatus,
     FailureAction,
+    Growth,
     Phase,
     Reason,
     ReplicaStatus,
     RestartPolicy,
+    Scaling,
+    ScalingMode,
     SuccessPolicy,
 )
-from training.controller.capacity import no_room
+from training.controller.capacity import no_room, room
 from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name, template_trouble
 from training.controller.records import NodeRecord, PodRecord
 
@@ -59,6 +64,8 @@ COLLATERAL_RESTARTS_GROUP = 3
 """So many of them, and the rendezvous is broken for all: they start anew together, not each by itself."""
 SAME_INCIDENT = timedelta(seconds=60)
 """Workers older than a failure that fail this soon after it fail with it: the wait does not grow for each."""
+PROBE_INTERVAL = timedelta(seconds=30)
+"""How often a job that may grow looks for room: what other jobs give back is told to nobody."""
 LOSSES_WINDOW = timedelta(hours=1)
 MOST_LOSSES = 20
 MOST_LOSSES_PER_WORKER = 4
@@ -165,6 +172,7 @@ def plan(
     create_error: str | None = None,
     names_taken: Collection[str] = (),
     lost_nodes: Collection[str] = (),
+    used: Mapping[str, Mapping[str, Decimal]] = MappingProxyType({}),
 ) -> Plan:
     """Decides what to do about a job.
 
@@ -178,10 +186,11 @@ def plan(
         create_error: why the API server refused a pod of this job the last time, to be told to the user.
         names_taken: pod names that others, unknown to the controller, use.
         lost_nodes: names of nodes that pods still name and that are gone for certain.
+        used: what worker pods, of all jobs, take of each node; for jobs that probe for room.
     """
     if job.metadata.deletion_timestamp is not None or job.foreign:  # the garbage collector's now, or another's
         return Plan((), job.status)
-    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes).plan()
+    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes, used).plan()
 
 
 @dataclass
@@ -196,9 +205,12 @@ class _Planning:
     create_error: str | None
     names_taken: Collection[str]
     lost_nodes: Collection[str]
+    used: Mapping[str, Mapping[str, Decimal]]
     status: ElasticJobStatus = field(init=False)
     before: ElasticJobStatus = field(init=False)
     own: list[PodRecord] = field(init=False)
+    aim: int = 0
+    """Workers to have now, spares not counted."""
     regroup: str | None = None
     """Why all workers have to start anew together."""
     doomed: set[str] = field(default_factory=set)
@@ -270,6 +282,7 @@ class _Planning:
             self._suspend()
             return
         self._restart_group()
+        self._choose_size()
         if not self.service_exists:
             self.actions.append(CreateService())
         self._scale()
@@ -529,9 +542,7 @@ class _Planning:
     def _fail(self, reason: Reason, message: str) -> None:
         self.status.completion_time = self.now
         self._keep_the_evidence()
-        self.condition(ConditionType.RUNNING, False, Reason.JOB_FAILED, "the job has failed")
-        self.condition(ConditionType.RESTARTING, False, Reason.JOB_FAILED, "the job has failed")
-        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_FAILED, "the job has failed")
+        self._end_conditions(Reason.JOB_FAILED, "the job has failed")
         self.condition(ConditionType.FAILED, True, reason, message)
         self.event("Warning", Reason.JOB_FAILED, message)
 
@@ -575,9 +586,7 @@ class _Planning:
         if working:
             message += f"; {len(working)} workers are stopped that did not end within {DRAIN_WINDOW.seconds} s after it"
         self.status.completion_time = self.now
-        self.condition(ConditionType.RUNNING, False, Reason.JOB_SUCCEEDED, "the job has finished")
-        self.condition(ConditionType.RESTARTING, False, Reason.JOB_SUCCEEDED, "the job has finished")
-        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_SUCCEEDED, "the job has finished")
+        self._end_conditions(Reason.JOB_SUCCEEDED, "the job has finished")
         self.condition(ConditionType.SUCCEEDED, True, Reason.JOB_SUCCEEDED, message)
         self.event("Normal", Reason.JOB_SUCCEEDED, message)
 
@@ -600,11 +609,57 @@ class _Planning:
     # --- size -------------------------------------------------------------------------------------------------------
 
     @property
-    def desired(self) -> int:
-        """Workers to have now."""
-        if self.job.spec.suspend or self.status.ended or self.status.first_success_time is not None:
-            return 0
-        return max(self.fewest, min(self.job.spec.worker.replicas, self.most))
+    def wanted(self) -> int:
+        """Pods to have now: spares come on top of a full world only, in a smaller one they would train."""
+        scaling = self.job.spec.scaling
+        return self.aim + (scaling.spare_replicas if scaling is not None and self.aim == self.most else 0)
+
+    def _choose_size(self) -> None:
+        scaling = self.job.spec.scaling
+        asked = max(self.fewest, min(self.job.spec.worker.replicas, self.most))
+        before = self.before.desired_replicas
+        why = "replicas is now"
+        if scaling is None or scaling.mode is ScalingMode.MANUAL:
+            self.aim = asked
+        elif scaling.growth is Growth.EAGER:
+            self.aim, why = self.most, "as many as nodes can be had for, so maxReplicas is"
+        else:
+            self.aim, why = self._probe(scaling, max(self.fewest, min(before or asked, self.most)))
+        if before and self.aim != before:
+            message = f"{before} -> {self.aim} workers: {why} {self.aim}"
+            self.condition(ConditionType.SCALING, True, Reason.SCALED, message)
+            self.event("Normal", Reason.SCALED, message)
+
+    def _probe(self, scaling: Scaling, size: int) -> tuple[int, str]:
+        """The size that fits the room there is, from what it was; and why, in words that end before a number."""
+        homeless = [pod for pod in self._members() if pod.unschedulable is not None and pod.created is not None]
+        patience = timedelta(seconds=scaling.unschedulable_seconds)
+        late = [pod for pod in homeless if pod.created is not None and self.now >= pod.created + patience]
+        self.timers.extend(
+            pod.created + patience for pod in homeless if pod.created is not None and self.now < pod.created + patience
+        )
+        fewer = max(self.fewest, size - len(late))
+        if fewer < size:
+            self.status.last_scale_time, self.status.room_since = self.now, None
+            return fewer, f"{len(late)} found no node within {scaling.unschedulable_seconds} s, so the number is"
+        unplaced = sum(1 for pod in self._members() if pod.node is None)
+        coming = max(0, size - len(self._members()))
+        space = room(self.template, self.nodes.values(), self.used) if size < self.most and not self.trouble else 0
+        more = min(space - unplaced - coming, self.most - size)
+        if size < self.most:
+            self.timers.append(self.now + PROBE_INTERVAL)
+        if more <= 0:
+            self.status.room_since = None
+            return size, ""
+        since = self.status.room_since = self.status.room_since or self.now
+        ready = since + timedelta(seconds=scaling.stabilization_seconds)
+        if self.status.last_scale_time is not None:
+            ready = max(ready, self.status.last_scale_time + timedelta(seconds=scaling.min_interval_seconds))
+        if self.now < ready:
+            self.timers.append(ready)
+            return size, ""
+        self.status.last_scale_time, self.status.room_since = self.now, None
+        return size + more, f"nodes have room for {more} more, so the number is"
 
     def _suspend(self) -> None:
         for pod in self.own:
@@ -615,9 +670,7 @@ class _Planning:
         self.status.start_time = None
         self.status.failure_streak = 0
         self.condition(ConditionType.SUSPENDED, True, Reason.JOB_SUSPENDED, "suspend is true")
-        self.condition(ConditionType.RUNNING, False, Reason.JOB_SUSPENDED, "the job is suspended")
-        self.condition(ConditionType.RESTARTING, False, Reason.JOB_SUSPENDED, "the job is suspended")
-        self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.JOB_SUSPENDED, "the job is suspended")
+        self._end_conditions(Reason.JOB_SUSPENDED, "the job is suspended")
 
     def _members(self) -> list[PodRecord]:
         """Active workers of this generation that this plan leaves alone."""
@@ -634,12 +687,12 @@ class _Planning:
         members = self._members()
         leaving = [pod for pod in members if self._notice(pod) is not None]
         staying = [pod for pod in members if self._notice(pod) is None]
-        surplus = len(staying) - self.desired
+        surplus = len(staying) - self.wanted
         if surplus > 0:
             named = self._named_victims()
             for pod in sorted(staying, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[:surplus]:
                 self.accounted.add(pod.uid)
-                self._delete(pod, f"{self.desired} workers are wanted")
+                self._delete(pod, f"{self.aim} workers are wanted")
         elif surplus < 0:
             self._create(-surplus, leaving)
         self._see_off(leaving, [pod for pod in staying if pod.phase == "Running"])
@@ -687,7 +740,7 @@ class _Planning:
 
     def _see_off(self, leaving: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
         """Workers on nodes under notice train on until their replacements run, or until it is time to save and go."""
-        replaced = len(running) >= self.desired
+        replaced = len(running) >= self.aim
         for pod in leaving:
             node = self._notice(pod)
             reclaim_at = node.reclaim_at if node is not None else None
@@ -759,7 +812,7 @@ class _Planning:
         }
         status.replicas = len(active)
         status.ready_replicas = status.replica_statuses[WORKER].ready
-        status.desired_replicas = self.desired
+        status.desired_replicas = self.aim
         if not status.ended and not self.job.spec.suspend and status.first_success_time is None:
             self._running_conditions(active, running)
         self._degraded_condition()
@@ -767,7 +820,7 @@ class _Planning:
 
     def _running_conditions(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
         enough = len(running) >= self.fewest
-        count = f"{len(running)} of {self.desired} workers run"
+        count = f"{len(running)} of {self.aim} workers run"
         ran_before = self.before.is_true(ConditionType.RUNNING) or self.before.is_true(ConditionType.RESTARTING)
         if self.trouble is not None:
             told = self.before.condition(ConditionType.RUNNING)
@@ -789,9 +842,11 @@ class _Planning:
             self.condition(ConditionType.RUNNING, False, Reason.JOB_NOT_RUNNING, message)
             self.condition(ConditionType.RESTARTING, ran_before, Reason.JOB_RESTARTING, message)
         self._capacity_condition(active, running)
+        if len(running) >= self.aim:
+            self.condition(ConditionType.SCALING, False, Reason.SCALE_REACHED, count)
 
     def _capacity_condition(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
-        missing = self.desired - len(running)
+        missing = self.aim - len(running)
         impossible = no_room(self.template, self.nodes.values()) if missing > 0 and not self.trouble else None
         unschedulable = [pod for pod in active if pod.unschedulable is not None]
         if impossible is not None:
@@ -801,7 +856,7 @@ class _Planning:
                 ConditionType.WAITING_FOR_CAPACITY,
                 True,
                 Reason.UNSCHEDULABLE,
-                f"{len(unschedulable)} of {self.desired} workers find no node: {unschedulable[0].unschedulable}",
+                f"{len(unschedulable)} of {self.aim} workers find no node: {unschedulable[0].unschedulable}",
             )
         else:
             self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.CAPACITY_FOUND, "every worker has a node")
@@ -821,6 +876,15 @@ class _Planning:
             self.timers.append(status.losses_since + LOSSES_WINDOW)
         else:
             self.condition(ConditionType.DEGRADED, False, Reason.LOSSES_NORMAL, "few workers are lost")
+
+    def _end_conditions(self, reason: Reason, message: str) -> None:
+        for kind in (
+            ConditionType.RUNNING,
+            ConditionType.RESTARTING,
+            ConditionType.WAITING_FOR_CAPACITY,
+            ConditionType.SCALING,
+        ):
+            self.condition(kind, False, reason, message)
 
     def _phase(self) -> Phase:
         status = self.status

@@ -81,6 +81,7 @@ class _Container(BaseModel):
 class _PodSpec(BaseModel):
     containers: list[_Container] | None = None
     node_selector: dict[str, Any] | None = Field(default=None, alias="nodeSelector")
+    tolerations: list[dict[str, Any]] | None = None
 
 
 class _Metadata(BaseModel):

@@ -20,7 +20,7 @@ from training.controller.api import (
     NOTICE_TAINTS,
     TAINT_OUT_OF_SERVICE,
 )
-from training.controller.capacity import parse_quantity
+from training.controller.capacity import Taint, parse_quantity, pod_requests
 
 # Reasons in status.reason of pods that were ended from outside (kubelet, node life cycle, old and new names).
 DISRUPTION_POD_REASONS = frozenset(
@@ -80,6 +80,8 @@ class PodRecord:
     restarts: int = 0
     waiting: str | None = None
     """Why the main container does not start, if that is an error: `ErrImagePull: ...`."""
+    requests: Mapping[str, Decimal] = field(default_factory=dict)
+    """What it takes of its node."""
     resource_version: int = 0
     gone: bool = False
     """The pod was seen to vanish; the record is what was last known of it."""
@@ -123,6 +125,9 @@ class NodeRecord:
     """Key of the taint that announces the node's end."""
     reclaim_at: datetime | None = None
     out_of_service: bool = False
+    cordoned: bool = False
+    taints: tuple[Taint, ...] = ()
+    """Those that keep pods away."""
     labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, Decimal] = field(default_factory=dict)
     resource_version: int = 0
@@ -184,6 +189,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
         finished_at=parse_time(terminated.get("finishedAt")),
         restarts=main.get("restartCount", 0),
         waiting=_waiting(waiting),
+        requests=pod_requests(spec),
         resource_version=_number(meta.get("resourceVersion")),
     )
 
@@ -229,6 +235,12 @@ def node_record(node: Mapping[str, Any]) -> NodeRecord:
         notice=next((key for key in taints if key in NOTICE_TAINTS), None),
         reclaim_at=parse_time(meta.get("annotations", {}).get(ANNOTATION_RECLAIM_AT)),
         out_of_service=TAINT_OUT_OF_SERVICE in taints,
+        cordoned=bool(spec.get("unschedulable")),
+        taints=tuple(
+            Taint(taint["key"], taint.get("value", ""), taint["effect"])
+            for taint in spec.get("taints", ())
+            if taint["effect"] != "PreferNoSchedule"
+        ),
         labels=meta.get("labels", {}),
         allocatable={name: parse_quantity(amount) for name, amount in status.get("allocatable", {}).items()},
         resource_version=_number(meta.get("resourceVersion")),

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 
 from training.controller import client
 from training.controller.api import GROUP, LABEL_GROUP_NAME, LABEL_JOB_NAME, ElasticJob
@@ -127,6 +128,15 @@ class Store:
             )
         }
 
+    def used(self) -> dict[str, dict[str, Decimal]]:
+        """What worker pods take of each node, until they have ended."""
+        taken: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+        for pod in self.pods:
+            if pod.node is not None and not pod.finished:
+                for resource, amount in pod.requests.items():
+                    taken[pod.node][resource] += amount
+        return {node: dict(resources) for node, resources in taken.items()}
+
     def _forget_pod(self, job_key: str, uid: str) -> None:
         of_job = self._vanished.get(job_key, {})
         of_job.pop(uid, None)
@@ -181,10 +191,16 @@ class Store:
         for job_key, pod_keys in self._pods_by_job.items():
             if any((pod := self.pods.get(pod_key)) is not None and pod.node == key for pod_key in pod_keys):
                 self._due(job_key, 0.0)
-        if old is None or new is None or old.allocatable != new.allocatable or old.labels != new.labels:
+        other = old is None or new is None or (old.allocatable, old.labels) != (new.allocatable, new.labels)
+        if other or old is None or new is None or _open(old) != _open(new):
             for record in self.jobs:
-                if record.job is not None and not record.job.status.ended:
+                if record.job is not None and not record.job.status.ended and (other or record.job.spec.probes):
                     self._due(record.job.key, POD_NEWS_DELAY)
+
+
+def _open(node: NodeRecord) -> tuple[object, ...]:
+    """To whom a node is open, which only jobs that look for room care about."""
+    return node.taints, node.cordoned, node.ready
 
 
 def _differs(old: PodRecord, new: PodRecord) -> bool:
