@@ -80,6 +80,9 @@ bench-images: .venv/installed ## measure the stages of the CPU image (root, buil
 bench-preview: setup ## measure `make preview`, and where its time goes
 	@PYTHONPATH=. .venv/bin/python benchmarks/preview.py
 
+bench-recovery: setup ## measure how long training stands still after a fault, torchrun and Trainyard (40 minutes)
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --write-docs
+
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9
@@ -101,4 +104,4 @@ bench-preview: setup ## measure `make preview`, and where its time goes
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery

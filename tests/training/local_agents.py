@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.request import urlopen
 
-import pytest
-
 from training.launch.etcd_client import Endpoint, EtcdClient
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +35,7 @@ def find_etcd() -> str:
     for candidate in candidates:
         if candidate and Path(candidate).is_file() and os.access(candidate, os.X_OK):
             return candidate
-    pytest.fail("no etcd: put one on PATH, set TRAINYARD_ETCD, or build the engines with `make setup`")
+    raise AssertionError("no etcd: put one on PATH, set TRAINYARD_ETCD, or build the engines with `make setup`")
 
 
 def free_port() -> int:
@@ -66,9 +64,9 @@ def patient_client(endpoints: Sequence[Endpoint], **options: Any) -> EtcdClient:
 class Etcd:
     """One etcd member that can be killed, frozen and started again on the same data."""
 
-    def __init__(self, folder: Path, *options: str, scheme: str = "http") -> None:
+    def __init__(self, folder: Path, *options: str, scheme: str = "http", host: str = "127.0.0.1") -> None:
         self.port, self._peer_port = free_port(), free_port()
-        self.endpoint = f"127.0.0.1:{self.port}"
+        self.endpoint = f"{host}:{self.port}"
         self._folder, self._options, self._scheme = folder, options, scheme
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -121,7 +119,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE)
         if result := condition():
             return result
         time.sleep(0.05)
-    pytest.fail(f"waited {seconds:g} s for {what}")
+    raise AssertionError(f"waited {seconds:g} s for {what}")
 
 
 @dataclass
@@ -140,8 +138,10 @@ class Agent:
     def children(self, pid: int | None = None) -> list[int]:
         """The process ids below this one (or below `pid`), nearest first."""
         pid = self.process.pid if pid is None else pid
-        tasks = Path(f"/proc/{pid}/task").glob("*/children")
-        direct = [int(child) for task in tasks for child in task.read_text().split()]
+        direct: list[int] = []
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                direct += [int(child) for child in task.read_text().split()]
         return [*direct, *(below for child in direct for below in self.children(child))]
 
     def worker(self) -> int:
@@ -149,6 +149,17 @@ class Agent:
         workers = [pid for pid in self.children() if os.getsid(pid) == pid][1:]
         assert workers, f"{self.name} has no worker"
         return workers[0]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal_tree(self, number: int) -> None:
+        """To the launcher and all below it, as when their computer stands still or is switched off."""
+        below = self.children() if self.is_alive else []
+        for pid in (self.process.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
         return self.process.wait(seconds)
@@ -173,10 +184,17 @@ class Job:
         self._preload = preload
         self.agents: list[Agent] = []
 
-    def start(self, name: str, *options: str, environment: Mapping[str, str] | None = None) -> Agent:
+    def start(
+        self,
+        name: str,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
+    ) -> Agent:
+        """Start a launcher; `inside` is a command that runs another one somewhere, as `ip netns exec`."""
         command = [
-            *(sys.executable, "-m", self.launcher, f"--nnodes={self._nnodes}", "--rdzv-backend=etcd-v3"),
-            *(f"--rdzv-endpoint={self._etcd.endpoint}", f"--rdzv-id={self._run}", *options, *self._script),
+            *(*inside, sys.executable, "-m", self.launcher, f"--nnodes={self._nnodes}", *self.meeting_place()),
+            *(f"--rdzv-id={self._run}", *options, *self._script),
         ]
         base = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TRAINYARD_", "COV_"))}
         ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TRAINYARD_PRELOAD": self._preload}
@@ -193,6 +211,9 @@ class Job:
         agent = Agent(name, process, log)
         self.agents.append(agent)
         return agent
+
+    def meeting_place(self) -> list[str]:
+        return ["--rdzv-backend=etcd-v3", f"--rdzv-endpoint={self._etcd.endpoint}"]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Events of all launchers, by time."""
@@ -214,7 +235,5 @@ class Job:
 
     def stop(self) -> None:
         for agent in self.agents:
-            with contextlib.suppress(ProcessLookupError):
-                agent.process.send_signal(signal.SIGCONT)
-                agent.process.kill()
+            agent.signal_tree(signal.SIGKILL)
             agent.process.wait()

@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_agents import wait_for
 from torch import nn
 from torch.utils.data import Dataset
 
-from tests.training.local_agents import wait_for
 from training.data.cursor import SampleCursor
 from training.data.loader import MicroBatch, StepLoader
 from training.data.seeding import seed_step
