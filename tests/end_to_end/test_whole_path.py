@@ -33,6 +33,7 @@ EXAMPLE = CHECKOUT / "training/examples/digits.yaml"
 NUM_TRAINING_IMAGES = 1500
 EPOCHS = 5
 LONG_PACE = 0.4  # seconds a step: 48 for the job, in which a busy computer starts three commands, the drill among them
+VERY_LONG_PACE = 3.0  # for a job whose end nobody waits for
 RESOURCES = 26
 
 
@@ -260,6 +261,26 @@ def test_a_reclaimed_spot_node_costs_no_step_at_all(stack: Stack) -> None:
         == "Succeeded"
     )
     stack.assert_each_image_was_used_once_in_each_epoch("reclaim")
+
+
+def test_a_restarted_etcd_and_a_frozen_worker_are_survived(stack: Stack) -> None:
+    stack.run("submit", str(stack.job_file("faults", pace=VERY_LONG_PACE)))
+    eventually("three workers", lambda: stack.state_of("faults")["ready"] == 3)
+    outcome = stack.json("drill", "etcd", "--job", "faults", "--no-wait")
+    assert outcome["victim"] == "etcd-0"
+    assert outcome["longest_pause"] > 0
+    outcome = stack.json("drill", "freeze", "--job", "faults", "--no-wait")
+    victim, frozen_out = outcome["victim"], outcome["generation_after"]
+    assert frozen_out > outcome["generation_before"]
+
+    def is_back() -> bool:
+        """Whether the thawed worker is in a newer world than the one that was formed without it."""
+        lines = stack.kubectl("logs", "-n", "training", victim).splitlines()
+        told = [json.loads(line) for line in lines if line.startswith('{"trainyard": "rendezvous"')]
+        return bool(told) and told[-1]["generation"] > frozen_out
+
+    eventually("the thawed worker in a new world", is_back)
+    stack.kubectl("delete", "elasticjob", "-n", "training", "faults")
 
 
 def test_the_control_plane_is_restarted_in_the_middle_of_a_job_without_loss(stack: Stack) -> None:

@@ -44,7 +44,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def fail(agent: Any, *codes: int, step: int | None = None) -> int:
     """One failure of workers with these codes; returns what is left of the budget."""
     if step is not None:
-        agent._progress_file.write_text(str(step))
+        agent._progress_file.write_text(f"{step} {step} 0.0")
     failures = {rank: SimpleNamespace(exitcode=code, pid=rank, timestamp=0) for rank, code in enumerate(codes)}
     agent._judge(RunResult(state=WorkerState.FAILED, failures=cast(Any, failures)))
     return cast(int, agent._remaining_restarts)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from training.launch import notices
 from training.launch.peers import is_lost_peer
-from training.metrics.progress import PROGRESS_FILE, emit, report_step
+from training.metrics.progress import PROGRESS_FILE, emit, read_report, report_step
 
 
 class Busy(io.StringIO):
@@ -55,15 +56,34 @@ def test_the_agent_hears_how_far_the_worker_is(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     report_step(1)  # without a launcher: nothing happens
     monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "progress"))
+    monkeypatch.setenv("TRAINYARD_GENERATION", "3")
+    begin = time.monotonic()
+    report_step(6)
     report_step(7)
-    assert (tmp_path / "progress").read_text() == "7"
+    told = read_report(tmp_path / "progress")
+    assert told is not None
+    assert (told.step, told.first_step) == (7, 6)
+    assert begin <= told.first_at <= time.monotonic()
     monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "gone" / "progress"))
     report_step(8)  # the launcher is going: no reason to fail
     monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "progress"))
     monkeypatch.setenv("LOCAL_RANK", "1")
     report_step(9)  # one of a node speaks for all
-    assert (tmp_path / "progress").read_text() == "7"
+    assert read_report(tmp_path / "progress") == told
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("TRAINYARD_GENERATION", "4")
+    report_step(5)  # a process that lives on in a new world, in which a step is made again
+    told = read_report(tmp_path / "progress")
+    assert told is not None
+    assert (told.step, told.first_step) == (5, 5)
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
+
+
+@pytest.mark.parametrize("written", [None, "", "7", "seven 7 0.5"])
+def test_a_report_that_is_none_is_no_report(written: str | None, tmp_path: Path) -> None:
+    if written is not None:
+        (tmp_path / "progress").write_text(written)
+    assert read_report(tmp_path / "progress") is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from training.launch import exit_codes
 from training.launch.etcd_client import EtcdError
 from training.launch.membership import BROKEN, EtcdRendezvousHandler
 from training.launch.torch_private import AgentBase
-from training.metrics.progress import PROGRESS_FILE, emit
+from training.metrics.progress import PROGRESS_FILE, emit, read_report
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +152,8 @@ class Agent(AgentBase):
 
     def _progress(self) -> int | None:
         """The last step that the workers have reported, in this life or before; None if they do not report."""
-        with contextlib.suppress(OSError, ValueError):
-            return int(self._progress_file.read_text())
-        return None
+        report = read_report(self._progress_file)
+        return None if report is None else report.step
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
         change = self._handler.last_change

@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,14 +42,49 @@ def line(event: str, **fields: object) -> bytes:
     return json.dumps({"trainyard": event, "time": round(time.time(), 3), **fields}).encode() + b"\n"
 
 
+@dataclass(frozen=True)
+class Report:
+    """How far a node's workers have come."""
+
+    step: int
+    """The last complete step."""
+    first_step: int
+    """The first one that they completed in their world."""
+    first_at: float
+    """When that was: seconds of CLOCK_MONOTONIC, which all processes of a node share."""
+
+
 def report_step(step: int) -> None:
     """Tell the node's agent that a step is complete, so that it can tell bad luck from a script that cannot work.
 
-    One worker of a node speaks for all of them.
+    The first step after a recovery is its end: see `training.metrics.recovery`. One worker of a node speaks for all of
+    them.
     """
     path = os.environ.get(PROGRESS_FILE)
     if path and os.environ.get("LOCAL_RANK", "0") == "0":
+        first_step, first_at = _first_of_world(step)
         with contextlib.suppress(OSError):
             new = Path(f"{path}.new")
-            new.write_text(str(step))
+            new.write_text(f"{step} {first_step} {first_at}")
             new.replace(path)
+
+
+def read_report(path: Path) -> Report | None:
+    """What `report_step` has written last; None if it has not."""
+    try:
+        step, first_step, first_at = path.read_text().split()
+        return Report(int(step), int(first_step), float(first_at))
+    except (OSError, ValueError):
+        return None
+
+
+_firsts: dict[str, tuple[int, float]] = {}
+
+
+def _first_of_world(step: int) -> tuple[int, float]:
+    """The first step that this process has reported in its present world, and when."""
+    generation = os.environ.get("TRAINYARD_GENERATION", "")
+    if generation not in _firsts:
+        _firsts.clear()  # a process may live through many worlds
+        _firsts[generation] = step, time.monotonic()
+    return _firsts[generation]
