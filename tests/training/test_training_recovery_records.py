@@ -188,6 +188,18 @@ def test_the_same_fault_told_twice_is_one() -> None:
     assert (record.further, record.seconds) == ((), {"detect": 0.1, "rendezvous": 0.4})
 
 
+def test_a_fault_may_turn_out_to_be_the_echo_of_another() -> None:
+    node = Node()
+    node.recorder.correct("node_lost")  # of nothing
+    node.recorder.begin("worker_failed", detail="exit code 1")
+    node.after(0.4).correct("node_lost", node="w-1")
+    node.after(0.1).mark("rendezvous")
+    record = node.recorder.finish()
+    assert record is not None
+    assert (record.cause, record.node, record.detail, record.further) == ("node_lost", "w-1", "", ())
+    assert record.total == 0.5
+
+
 def test_a_fault_cannot_have_happened_later_than_it_is_told() -> None:
     node = Node()
     node.recorder.begin("worker_failed", at=2000.0)

@@ -101,7 +101,7 @@ class Recovery:
     generation: int | None = None
     """Number of the new world, counted through the whole job; null if there was none."""
     members: tuple[str, ...] = ()
-    """The nodes of the new world."""
+    """The nodes of the new world, by their addresses."""
     world_size: int | None = None
     """Workers in the new world."""
     kept: int | None = None
@@ -208,6 +208,22 @@ class Recorder:
             if self._has_world():
                 self._attempt = max(moment, self._attempt)
                 self._marks, self._world = {}, {}
+
+    def correct(self, cause: str, node: str = "", detail: str = "") -> None:
+        """What was told last turns out to be something else: a worker that failed because its peer was gone.
+
+        Args:
+            cause: one of `CAUSES`.
+            node: the node concerned, if known.
+            detail: for people.
+
+        Raises:
+            ValueError: there is no such cause.
+        """
+        fault = Fault(cause=cause, node=node, detail=detail)
+        with self._lock:
+            if self._faults:
+                self._faults[-1] = fault
 
     def mark(self, phase: str, *, at: float | None = None) -> None:
         """A phase has ended, now or at another moment of the recorder's clock.
