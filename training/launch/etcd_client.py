@@ -136,9 +136,9 @@ class EtcdClient:
         self._token: str | None = None  # simple tokens live for minutes; see _authenticated
         self._local = threading.local()
 
-    def get(self, key: bytes) -> KeyValue | None:
-        """Read one key (linearizable)."""
-        kvs = self._call("/v3/kv/range", {"key": _encode(key)}).get("kvs", [])
+    def get(self, key: bytes, *, within: timedelta | None = None) -> KeyValue | None:
+        """Read one key (linearizable), giving up after `within` if that is sooner than the client's own limit."""
+        kvs = self._call("/v3/kv/range", {"key": _encode(key)}, within).get("kvs", [])
         return _key_value(kvs[0]) if kvs else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
@@ -233,8 +233,9 @@ class EtcdClient:
         """Close this thread's connection."""
         self._drop_connection()
 
-    def _call(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        until = time.monotonic() + self._call_timeout
+    def _call(self, path: str, request: dict[str, Any], within: timedelta | None = None) -> dict[str, Any]:
+        limit = self._call_timeout if within is None else min(self._call_timeout, within.total_seconds())
+        until = time.monotonic() + limit
         while True:
             deadline = min(until, self._last_moment)
             endpoint = self._endpoints[self._preferred % len(self._endpoints)]

@@ -9,12 +9,21 @@ because there they cost tens of seconds, or correctness:
   world instead of waiting for a collective to time out. This also ends a split brain: evicted nodes come back.
 * **A round completes as soon as everybody known is in it**; the last call is only waited for when a job starts.
 * **Nobody's wall clock decides.** A node is dead when its heartbeat has not changed for the whole window *as seen by
-  the observer*, while the observer could read etcd. So clock skew is harmless, and after a pause of etcd nobody is
-  dead.
+  the observer*, while the observer could read etcd; heartbeats are sent, and the last call is ended, by clocks that
+  nobody sets. So clock skew is harmless, and after a pause of etcd nobody is dead.
+* **No two worlds.** A node stops before others may train without it: `fencing` says when and why that is enough.
+* **A job is known by what it runs.** Another job that was given the same run id by mistake is refused, with a word.
 
 **Encoding.** torch pickles the state and unpickles what it finds, so whoever can write one key in etcd runs code on
 every node of the job. Here the state is JSON, checked field by field (`decode`): a forged state can disturb the
-rendezvous, like any member could, but it is data and never code.
+rendezvous, like any member could, but it is data and never code. (The attack: one line put into the key, by anybody who
+reaches an etcd without users or has one job's password, is `pickle.dumps` of an object whose `__reduce__` names a shell
+command, and every node of the job runs it with the job's rights within a second.)
+
+**No RendezvousBackend.** torch's own backends give a holder of the state two calls, `get_state` and `set_state(bytes,
+token)`, and the holder pickles. Ours is the holder itself, so there is no such object: `EtcdClient.get` and
+`compare_and_swap` are the two calls, the revision is the token, an integer and never of a foreign type. What torch asks
+of a backend is asked of these two in tests/training/test_training_backend_contract.py.
 
 **Generation.** Each complete round has a number, exported to the workers as `TRAINYARD_GENERATION`. Together with
 `TRAINYARD_RUN` (run id and a random part, fixed when the job's state is first created) it lets a checkpoint refuse
@@ -46,7 +55,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSe
 from training.launch import torch_private as torch_
 from training.launch.etcd_client import EtcdClient, EtcdError, KeyValue
 from training.launch.etcd_store import EtcdStore
-from training.launch.presence import Presence
+from training.launch.fencing import Fence
+from training.launch.lease import LEASE_FILE, StepLease
+from training.launch.presence import Presence, place
 from training.launch.rendezvous import BACKEND, Options
 from training.metrics.progress import emit
 
@@ -56,7 +67,7 @@ logger = logging.getLogger(__name__)
 GENERATION: Final = "TRAINYARD_GENERATION"
 RUN: Final = "TRAINYARD_RUN"
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _WORKER_STORE: Final = "trainyard/worker_store"
 # Not 0: there torch waits up to 0.3 s before it joins, at the first recovery too.
 FIRST_ROUND: Final = 1
@@ -66,12 +77,18 @@ CACHE: Final = timedelta(milliseconds=200)
 POLL: Final = timedelta(milliseconds=25)
 # While nodes meet, etcd may be away as long as their patience lasts.
 PAUSE_WITHOUT_ETCD: Final = timedelta(milliseconds=500)
-# A heartbeat that is late by so many intervals confirms the suspicion that a node has died (see `presence`).
-OVERDUE: Final = 1.5
+# The agent, which asks for changes, waits no longer than this for etcd: it has workers to look after (`fencing.STOP`).
+READ_PATIENCE: Final = timedelta(seconds=2)
+# How long it waits for the thread that sends heartbeats and may be waiting for etcd.
+LOCK_PATIENCE: Final = timedelta(milliseconds=200)
+# A silent node that may yet live is asked so often whether it does.
+ASK_AGAIN: Final = timedelta(seconds=1)
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
 # Changes after which the world of a round cannot work together, or not even come up.
-BROKEN: Final = frozenset({"left", "regroup", "lost", "evicted", "closed"})
+BROKEN: Final = frozenset({"left", "regroup", "lost", "evicted", "isolated", "closed"})
+# Stands for torch's deadline of the last call, a wall clock time: see `OpExecutor._last_call_is_over`.
+_LAST_CALL: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class State(torch_.RendezvousState):
@@ -80,10 +97,13 @@ class State(torch_.RendezvousState):
     Attributes:
         incarnation: random name of this state, made when it is first written: a job whose etcd was lost starts again
             at round 0, and must not be taken for its former self.
+        job: what this run runs, in words; empty when nobody has said so.
         outcome: how the job ended ("finished" or "failed"); empty while it is open.
+        world: members of the last complete round, whatever has become of them: who has stepped together.
         returning: nodes that have left a round in order to join the next one.
         lost: participants of this round that have died.
         ports: where each node's launcher listens (see `presence`).
+        places: each node's network namespace.
         lease: etcd lease that keeps the job's keys.
     """
 
@@ -91,10 +111,13 @@ class State(torch_.RendezvousState):
         super().__init__()
         self.round = FIRST_ROUND
         self.incarnation = secrets.token_hex(4)
+        self.job = ""
         self.outcome = ""
+        self.world: set[torch_.NodeDesc] = set()
         self.returning: set[torch_.NodeDesc] = set()
         self.lost: set[torch_.NodeDesc] = set()
         self.ports: dict[torch_.NodeDesc, int] = {}
+        self.places: dict[torch_.NodeDesc, str] = {}
         self.lease = 0
 
 
@@ -112,16 +135,22 @@ def encode(state: State, writer: str) -> bytes:
             "incarnation": state.incarnation,
             "round": state.round,
             "complete": state.complete,
-            "deadline": state.deadline.timestamp() if state.deadline else None,
+            "last_call": state.deadline is not None,
             "closed": state.closed,
+            "job": state.job,
             "outcome": state.outcome,
             "lease": str(state.lease),
             "participants": [[*_fields(node), rank] for node, rank in sorted(state.participants.items())],
             "wait_list": [_fields(node) for node in sorted(state.wait_list)],
             "redundancy_list": [_fields(node) for node in sorted(state.redundancy_list)],
+            "world": [_fields(node) for node in sorted(state.world)],
             "returning": [_fields(node) for node in sorted(state.returning)],
             "lost": [_fields(node) for node in sorted(state.lost)],
-            "ports": [[*_fields(node), port] for node, port in sorted(state.ports.items()) if node in _members(state)],
+            "ports": [
+                [*_fields(node), port, state.places[node]]
+                for node, port in sorted(state.ports.items())
+                if node in _members(state)
+            ],
             "heartbeats": [[*_fields(node), at.timestamp()] for node, at in sorted(state.last_heartbeats.items())],
         },
         separators=(",", ":"),
@@ -142,16 +171,19 @@ def decode(data: bytes) -> State:
         state.incarnation = _text(fields["incarnation"])
         state.round = _count(fields["round"])
         state.complete = _flag(fields["complete"])
-        state.deadline = None if fields["deadline"] is None else _time(fields["deadline"])
+        state.deadline = _LAST_CALL if _flag(fields["last_call"]) else None
         state.closed = _flag(fields["closed"])
+        state.job = _text(fields["job"])
         state.outcome = _text(fields["outcome"])
         state.lease = int(_text(fields["lease"]))
         state.participants = {_node(item[:3]): _count(item[3]) for item in fields["participants"]}
         state.wait_list = {_node(item) for item in fields["wait_list"]}
         state.redundancy_list = {_node(item) for item in fields["redundancy_list"]}
+        state.world = {_node(item) for item in fields["world"]}
         state.returning = {_node(item) for item in fields["returning"]}
         state.lost = {_node(item) for item in fields["lost"]}
         state.ports = {_node(item[:3]): _count(item[3]) for item in fields["ports"]}
+        state.places = {_node(item[:3]): _text(item[4]) for item in fields["ports"]}
         state.last_heartbeats = {_node(item[:3]): _time(item[3]) for item in fields["heartbeats"]}
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise RendezvousStateError(
@@ -167,9 +199,11 @@ class StateHolder(torch_.RendezvousStateHolder):
     Args:
         client: connection to etcd.
         key: where the state is.
-        settings: torch's settings; the liveness window is `keep_alive_interval * keep_alive_max_attempt`.
+        settings: torch's settings.
+        node: this node.
+        fence: told when etcd holds a heartbeat of this node; its times say how long the silence of others is borne.
         lease: lifetime of the job's keys after its last heartbeat.
-        writer: name of this node, for telling whose write came through.
+        answers: asks a silent node, at a port, whether it lives (see `presence`).
         clock: seconds; replaced by tests.
     """
 
@@ -179,17 +213,20 @@ class StateHolder(torch_.RendezvousStateHolder):
         key: bytes,
         settings: RendezvousSettings,
         *,
+        node: torch_.NodeDesc,
+        fence: Fence,
         lease: timedelta,
-        writer: str,
+        answers: Callable[[torch_.NodeDesc, int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._key = key
         self._settings = settings
+        self._node = node
+        self._fence = fence
         self._lease_time = lease
-        self._writer = writer
+        self._answers = answers
         self._clock = clock
-        self._window = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()
         self._state = State()
         self._revision = 0
         self._dirty = False
@@ -198,6 +235,11 @@ class StateHolder(torch_.RendezvousStateHolder):
         self._lease_renewed = clock()
         # For each node: its heartbeat as last seen, and since when we have seen it unchanged.
         self._seen: dict[torch_.NodeDesc, tuple[datetime, float]] = {}
+        # When a silent node has last said that it lives.
+        self._alive: dict[torch_.NodeDesc, float] = {}
+        self._confirmed_beat: datetime | None = None
+        # Which last call we have seen (its round), and since when.
+        self._last_call: tuple[int, float] = (-1, 0.0)
 
     @property
     def state(self) -> State:
@@ -208,8 +250,12 @@ class StateHolder(torch_.RendezvousStateHolder):
         """The copy was changed: write it at the next `sync`."""
         self._dirty = True
 
-    def sync(self, max_age: timedelta = timedelta(0)) -> bool | None:
-        """Write local changes, or read the newest state.
+    def sync(self, max_age: timedelta = timedelta(0), within: timedelta | None = None) -> bool | None:
+        """Write local changes, or read the newest state unless the copy is younger than `max_age`.
+
+        Args:
+            max_age: how old the copy may be.
+            within: longest wait for a read, if not the client's.
 
         Returns:
             Whether our changes went through (False: another node was faster, and the copy is now its state); None when
@@ -226,7 +272,7 @@ class StateHolder(torch_.RendezvousStateHolder):
             elif self._clock() - self._last_sync < max_age.total_seconds():
                 return None
             else:
-                current = self._client.get(self._key)
+                current = self._client.get(self._key, within=within)
         except EtcdError as error:
             raise RendezvousConnectionError(str(error)) from error
         self._state = decode(current.value) if current else State()
@@ -235,10 +281,14 @@ class StateHolder(torch_.RendezvousStateHolder):
         self._drop_dead_nodes()
         return has_set
 
-    def silence(self, node: torch_.NodeDesc) -> timedelta:
-        """For how long we have seen a node's heartbeat stand still."""
-        now = self._clock()
-        return timedelta(seconds=now - self._seen.get(node, (None, now))[1])
+    def last_call(self) -> timedelta | None:
+        """For how long we have known that the least number of nodes is there; None if it is not."""
+        if self._state.deadline is None:
+            self._last_call = (-1, 0.0)
+            return None
+        if self._last_call[0] != self._state.round:
+            self._last_call = (self._state.round, self._clock())
+        return timedelta(seconds=self._clock() - self._last_call[1])
 
     def keep_lease(self) -> None:
         """Renew the lease of the job's keys now and then; a lease that has expired is replaced at the next write."""
@@ -253,8 +303,14 @@ class StateHolder(torch_.RendezvousStateHolder):
         if not self._state.lease:
             self._state.lease = self._client.grant_lease(self._lease_time)
         self._num_writes += 1
-        data = encode(self._state, f"{self._writer}:{self._num_writes}")
-        return self._client.compare_and_swap(self._key, data, self._revision, lease=self._state.lease)
+        data = encode(self._state, f"{self._node!r}:{self._num_writes}")
+        beat = self._state.last_heartbeats.get(self._node)
+        sent = self._clock()
+        written = self._client.compare_and_swap(self._key, data, self._revision, lease=self._state.lease)
+        if written[0] and beat is not None and beat != self._confirmed_beat:
+            self._confirmed_beat = beat
+            self._fence.confirmed(sent)
+        return written
 
     def _drop_dead_nodes(self) -> None:
         """Forget nodes whose heartbeat stands still. The local copy changes; the next write tells the others."""
@@ -267,9 +323,38 @@ class StateHolder(torch_.RendezvousStateHolder):
         for node, beat in self._state.last_heartbeats.items():
             seen, since = seen_before.get(node, (None, now))
             self._seen[node] = (beat, since + allowance if beat == seen else now)
-        for node in [node for node, (_, since) in self._seen.items() if now - since > self._window]:
-            logger.warning("node %s has sent no heartbeat for %.0f s: dropped from the rendezvous", node, self._window)
-            self.drop(node)
+        for node, (_, since) in tuple(self._seen.items()):
+            silence = timedelta(seconds=now - since)
+            if silence > self._fence.times.window and not self._must_wait_for(node, silence):
+                logger.warning(
+                    "node %s has sent no heartbeat for %.0f s: dropped from the rendezvous",
+                    node,
+                    silence.total_seconds(),
+                )
+                self.drop(node)
+
+    def _must_wait_for(self, node: torch_.NodeDesc, silence: timedelta) -> bool:
+        """Whether a node that has been silent for the window may still be training, in a world without us.
+
+        The members of its world need not fear that: they take themselves along (see `fencing`). But they would lose
+        time if the node is only cut off from etcd, which it survives for a while (`Fence.without_etcd`). So as long as
+        nothing else breaks the world they ask it, and a frozen node does not answer.
+        """
+        state = self._state
+        if node not in state.world or silence > self._fence.times.takeover or node == self._node:
+            return False
+        if self._node not in state.world:
+            return True
+        is_whole = state.complete and state.participants.keys() == state.world
+        return is_whole and self._is_alive(node)
+
+    def _is_alive(self, node: torch_.NodeDesc) -> bool:
+        now = self._clock()
+        if now - self._alive.get(node, float("-inf")) >= ASK_AGAIN.total_seconds():
+            if node not in self._state.ports or not self._answers(node, self._state.ports[node]):
+                return False
+            self._alive[node] = now
+        return True
 
     def drop(self, node: torch_.NodeDesc) -> None:
         """Remove a node that has died from the local copy, wherever it stands."""
@@ -286,11 +371,18 @@ class OpExecutor(torch_.OpExecutor):
     """Carries out torch's operations on our state; waits for changes by the millisecond instead of by the second."""
 
     def __init__(
-        self, node: torch_.NodeDesc, holder: StateHolder, settings: RendezvousSettings, presence: Presence
+        self,
+        node: torch_.NodeDesc,
+        holder: StateHolder,
+        settings: RendezvousSettings,
+        presence: Presence,
+        job: str = "",
     ) -> None:
         super().__init__(node, holder, settings)
         self._holder = holder
         self._presence = presence
+        self._job = job
+        self._last_beat = float("-inf")
         self.is_returning = False  # whether who exits now will join the next round
 
     def run(
@@ -303,8 +395,11 @@ class OpExecutor(torch_.OpExecutor):
 
         def decide(context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
             while (action := state_handler(context, deadline)) == torch_.Action.SYNC:
-                if self._everybody_is_here(context):
+                if self._everybody_is_here(context) or self._last_call_is_over(context):
                     action = torch_.Action.MARK_RENDEZVOUS_COMPLETE
+                    break
+                if self._must_beat(context):
+                    action = torch_.Action.KEEP_ALIVE
                     break
                 if self._is_spare_after_all(context):
                     action = torch_.Action.REMOVE_FROM_WAIT_LIST  # torch then makes us one
@@ -323,7 +418,9 @@ class OpExecutor(torch_.OpExecutor):
             elif action == torch_.Action.MARK_RENDEZVOUS_COMPLETE:
                 state.returning.clear()  # of those that have not come by now nothing is known
             if action in _ADDING:
+                self._check_job()
                 state.ports[self._node] = self._presence.port
+                state.places[self._node] = place()
             return action
 
         while True:
@@ -340,15 +437,42 @@ class OpExecutor(torch_.OpExecutor):
     def _record(self, *_: Any, **__: Any) -> None:
         """No events: torch names each by inspecting the call stack, which takes longer than the operation."""
 
+    def _keep_alive(self) -> None:
+        super()._keep_alive()
+        self._last_beat = time.monotonic()
+
+    def _mark_rendezvous_complete(self) -> None:
+        super()._mark_rendezvous_complete()
+        state = self._holder.state
+        state.world = set(state.participants)
+
+    def _must_beat(self, context: torch_.RendezvousContext) -> bool:
+        """Whether it is time for a heartbeat; torch goes by the wall clock, which may have been set back."""
+        is_due = time.monotonic() - self._last_beat >= self._settings.keep_alive_interval.total_seconds()
+        return is_due and context.node in context.state.last_heartbeats
+
+    def _last_call_is_over(self, context: torch_.RendezvousContext) -> bool:
+        """Whether the least number of nodes has been there for long enough, by our own clock."""
+        state = self._holder.state
+        waited = self._holder.last_call()
+        is_participant = not state.complete and context.node in state.participants
+        return is_participant and waited is not None and waited >= self._settings.timeout.last_call
+
+    def _check_job(self) -> None:
+        """Refuse to join a run of something else, which would get our workers into its world."""
+        state = self._holder.state
+        if self._job and state.job and self._job != state.job:
+            raise RendezvousStateError(
+                f"the run id '{self._settings.run_id}' belongs to another job, which runs '{state.job}'; this one runs "
+                f"'{self._job}': give it another --rdzv-id, or the same script and sizes"
+            )
+        state.job = state.job or self._job
+
     def drop_a_dead_node(self) -> None:
         """Ask one participant's host whether its launcher still runs; if not, the next write says so."""
         state = self._holder.state
         ports = {node: port for node, port in state.ports.items() if node in state.participants}
-        if (closed := self._presence.ask_next(self._node, ports)) is None:
-            return
-        node, is_proof = closed
-        overdue = OVERDUE * self._settings.keep_alive_interval
-        if is_proof or self._holder.silence(node) > overdue:
+        if (node := self._presence.ask_next(ports, state.places)) is not None:
             logger.warning("node %s has died: its launcher's port is closed", node)
             self._holder.drop(node)
             self._holder.mark_dirty()
@@ -398,6 +522,8 @@ class EtcdRendezvousHandler(torch_.Handler):
     _client: EtcdClient
     _holder: StateHolder
     _executor: OpExecutor
+    _fence: Fence
+    _is_without_etcd: bool  # whether the last question got no answer
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
     _is_out: bool  # whether we have left the job or closed it
@@ -415,6 +541,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         max_nodes: int,
         local_addr: str | None = None,
         name: str = BACKEND,
+        job: str = "",
     ) -> "EtcdRendezvousHandler":
         """Make a handler with its state, store and identity.
 
@@ -426,6 +553,7 @@ class EtcdRendezvousHandler(torch_.Handler):
             max_nodes: greatest number; more wait as spares.
             local_addr: address at which other nodes reach this one; None: the one from which we reach etcd.
             name: backend name under which the handler was asked for.
+            job: what this run runs, in words; nodes that say something else are refused.
         """
         if not run_id:
             raise ValueError("the run id is empty; give --rdzv-id, the same on all nodes of the job")
@@ -436,7 +564,9 @@ class EtcdRendezvousHandler(torch_.Handler):
             run_id,
             min_nodes,
             max_nodes,
-            RendezvousTimeout(options.join_timeout, options.last_call_timeout, options.close_timeout),
+            RendezvousTimeout(
+                options.join_timeout, options.last_call_timeout, options.close_timeout, options.keep_alive_interval
+            ),
             keep_alive_interval=options.keep_alive_interval,
             keep_alive_max_attempt=options.keep_alive_max_attempt,
         )
@@ -444,7 +574,12 @@ class EtcdRendezvousHandler(torch_.Handler):
         # Ours is new each round (`_open_worker_store`).
         os.environ[torch_.DISABLE_SHARED_STORE] = "1"
         key = state_key(options, run_id)
-        holder = StateHolder(client, key, settings, lease=options.lease, writer=repr(node))
+        presence = Presence(node)
+        fence = Fence(options.times(), StepLease.create())
+        os.environ[LEASE_FILE] = fence.lease.path
+        holder = StateHolder(
+            client, key, settings, node=node, fence=fence, lease=options.lease, answers=presence.answers
+        )
         store = EtcdStore(
             client,
             f"{options.prefix}/{run_id}/store/",
@@ -454,7 +589,9 @@ class EtcdRendezvousHandler(torch_.Handler):
         handler = cls(node, settings, name, store, holder)
         handler._client = client
         handler._holder = holder
-        handler._executor = handler._op_executor = OpExecutor(node, holder, settings, Presence(node.addr))
+        handler._executor = handler._op_executor = OpExecutor(node, holder, settings, presence, job)
+        handler._fence = fence
+        handler._is_without_etcd = False
         handler._world = set()
         handler._worker_store = None
         handler._is_out = False
@@ -548,7 +685,8 @@ class EtcdRendezvousHandler(torch_.Handler):
     def num_nodes_waiting(self) -> int:
         """More than zero when the world should be formed anew: see `change`.
 
-        While etcd does not answer the workers carry on: losing the meeting place is no reason to stop working.
+        While etcd does not answer the workers carry on: losing the meeting place is no reason to stop working. But not
+        for ever, see `fencing`.
         """
         self.last_change = self.change()
         return 1 if self.last_change else 0
@@ -558,17 +696,26 @@ class EtcdRendezvousHandler(torch_.Handler):
 
         Returns:
             "" (nothing), "joined", "left" (for good, with notice), "regroup" (its workers failed, the node comes back),
-            "lost" (died silently), "evicted" (we were taken for dead) or "closed" (the job has failed elsewhere).
+            "lost" (died silently), "evicted" (we were taken for dead), "isolated" (we have not reached etcd for so long
+            that others may go on without us) or "closed" (the job has failed elsewhere).
         """
-        with self._heartbeat_lock:
-            try:
-                self._holder.sync(CACHE)
-                if not self._holder.state.closed:
-                    self._executor.drop_a_dead_node()
-            except RendezvousConnectionError as error:
-                logger.warning("%s; training goes on", error)
-                return ""
-            state = self._holder.state
+        if not self._heartbeat_lock.acquire(timeout=LOCK_PATIENCE.total_seconds()):
+            # The thread that sends heartbeats has it: it waits for etcd.
+            return "isolated" if self._is_without_etcd and self._fence.without_etcd() else ""
+        try:
+            self._holder.sync(CACHE, READ_PATIENCE)
+            if not self._holder.state.closed:
+                self._executor.drop_a_dead_node()
+            if self._fence.has_run_out and self._this_node in self._holder.state.last_heartbeats:
+                self._beat()  # we were frozen, and nobody has noticed
+        except RendezvousConnectionError as error:
+            return self._go_on_without_etcd(error)
+        finally:
+            self._heartbeat_lock.release()
+        if self._is_without_etcd:
+            self._is_without_etcd = False
+            logger.warning("etcd answers again")
+        state = self._holder.state
         if state.closed:
             return "closed" if state.outcome == "failed" else ""
         if self._this_node not in state.participants:
@@ -581,6 +728,19 @@ class EtcdRendezvousHandler(torch_.Handler):
             return "regroup" if (missing or state.returning) & (state.returning | state.wait_list) else "left"
         is_full = len(state.participants) >= self._settings.max_nodes
         return "joined" if state.wait_list and not is_full and self.expects_joiners else ""
+
+    def _go_on_without_etcd(self, error: RendezvousConnectionError) -> str:
+        is_isolated = self._fence.without_etcd()
+        if not self._is_without_etcd:
+            self._is_without_etcd = True
+            logger.warning("%s; training goes on", error)
+        if is_isolated:
+            logger.warning("%s: for so long that others may train without this node, so its workers stop", error)
+        return "isolated" if is_isolated else ""
+
+    def _beat(self) -> None:
+        """Send a heartbeat, and wait until etcd holds it."""
+        self._executor.run(_HeartbeatOp(), self._get_deadline(READ_PATIENCE))
 
     def broken(self) -> str:
         """Why the world of this round cannot go on, in words; empty if it can."""
@@ -634,12 +794,28 @@ class EtcdRendezvousHandler(torch_.Handler):
         return torch_.PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
 
     def _keep_alive(self) -> None:
-        super()._keep_alive()
+        """What the thread that sends heartbeats does each interval."""
         with self._heartbeat_lock:
             try:
+                self._executor.run(_HeartbeatOp(), self._get_deadline(self._settings.timeout.heartbeat))
                 self._holder.keep_lease()
-            except EtcdError as error:
-                logger.warning("could not renew the lease of the job's keys: %s", error)
+            except (EtcdError, RendezvousConnectionError, RendezvousStateError) as error:
+                logger.warning("no heartbeat could be sent: %s", error)
+
+
+class _HeartbeatOp:
+    """Send one heartbeat. torch's own does so when the wall clock says that it is time, and clocks are set."""
+
+    def __init__(self) -> None:
+        self._before: datetime | None = None
+
+    def __call__(self, context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
+        beat = context.state.last_heartbeats.get(context.node)
+        if self._before is None:
+            self._before = beat
+        if beat is None or beat != self._before or time.monotonic() > deadline:
+            return torch_.Action.FINISH
+        return torch_.Action.KEEP_ALIVE
 
 
 class _LeaveOp:

@@ -18,12 +18,17 @@ on a command line, in the environment; the command line wins:
 | join_timeout           |                            | 600 s   | longest wait for a complete world |
 | last_call_timeout      |                            | 2 s     | wait for more nodes once the least are there |
 | keep_alive_interval    |                            | 5 s     | time between a node's heartbeats |
-| keep_alive_max_attempt |                            | 3       | heartbeats missed before a node counts as dead |
+| keep_alive_max_attempt |                            | 3       | missed heartbeats after which a node is replaced |
+| without_etcd           |                            | auto    | train, hold or auto: what a world does without etcd |
 | lease                  |                            | 7200 s  | a job's keys outlive its last heartbeat by this time |
 
-Do not shrink interval x attempts below the longest pause of your etcd (compaction, leader election): nodes would be
-taken for dead. Losses that matter are seen much sooner: a node that is told to go leaves at once, and a process that
-was killed is missed by its peers' connections.
+Interval x attempts (15 s) is the window: a node that is silent for so long is replaced. Most losses are seen much
+sooner (a node that is told to go leaves at once, a killed process is missed by its closed port); the window is for
+hosts that vanish and processes that freeze. With `keep_alive_interval=1,keep_alive_max_attempt=5` a frozen node is
+replaced within 6 s. The price: each node writes to etcd each second, and one that cannot for 5 s (a pause of etcd that
+others do not see, a machine that swaps) is asked directly whether it lives, and dropped if it does not say so within
+half a second. A pause of etcd itself costs nobody anything, whatever the window. How long a world goes on without etcd
+is another time, `without_etcd`: about a minute (`training.launch.fencing`, docs/explanation/fencing.md).
 
 This module only reads options; it imports no torch, because torch itself loads it through the entry point.
 """
@@ -38,7 +43,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from training.launch.etcd_client import Endpoint, EtcdClient, EtcdUnreachableError, parse_endpoints
+from training.launch.etcd_client import (
+    ATTEMPT_TIMEOUT,
+    CALL_TIMEOUT,
+    Endpoint,
+    EtcdClient,
+    EtcdUnreachableError,
+    parse_endpoints,
+)
+from training.launch.fencing import MODES, Times, WithoutEtcd
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
@@ -58,6 +71,8 @@ PREFIX: Final = "/trainyard/rendezvous"
 LONGEST: Final = timedelta(days=3650)
 # The launcher's word that the run id is made up (see `_first_open_run`).
 _NEXT_FREE_RUN: Final = "next_free_run"
+# The launcher's word for what it runs; plain torchrun does not tell.
+_JOB: Final = "job"
 
 
 def backend() -> "Callable[[RendezvousParameters], RendezvousHandler]":
@@ -98,13 +113,14 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         max_nodes=params.max_nodes,
         local_addr=params.local_addr,
         name=params.backend,
+        job=str(params.config.get(_JOB, "")),
     )
     atexit.register(handler.leave)
     return handler
 
 
 def _options(params: "RendezvousParameters") -> "Options":
-    config = {key: value for key, value in params.config.items() if key != _NEXT_FREE_RUN}
+    config = {key: value for key, value in params.config.items() if key not in {_NEXT_FREE_RUN, _JOB}}
     return Options.parse(params.endpoint, config, os.environ)
 
 
@@ -152,6 +168,7 @@ class Options:
     close_timeout: timedelta = CLOSE
     keep_alive_interval: timedelta = KEEP_ALIVE_INTERVAL
     keep_alive_max_attempt: int = KEEP_ALIVE_ATTEMPTS
+    without_etcd: WithoutEtcd = "auto"
     lease: timedelta = LEASE
 
     @classmethod
@@ -185,6 +202,10 @@ class Options:
         if (password is None) != ("user" not in given):
             raise ValueError("etcd's `user` and `password` (or `password_file`) belong together; one is missing")
 
+        without_etcd = next((mode for mode in MODES if mode == given.get("without_etcd", "auto")), None)
+        if without_etcd is None:
+            raise ValueError(f"without_etcd={given['without_etcd']} in --rdzv-conf is none of {', '.join(MODES)}")
+
         options = cls(
             endpoints=tuple(endpoints),
             tls=tls,
@@ -200,6 +221,7 @@ class Options:
             close_timeout=_seconds(given, "close_timeout", CLOSE),
             keep_alive_interval=_seconds(given, "keep_alive_interval", KEEP_ALIVE_INTERVAL),
             keep_alive_max_attempt=int(_number(given, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)),
+            without_etcd=without_etcd,
             lease=_seconds(given, "lease", LEASE),
         )
         if options.lease <= options.join_timeout:
@@ -209,14 +231,21 @@ class Options:
             )
         return options
 
+    def times(self) -> Times:
+        """The times of patience that follow from these options."""
+        return Times.of(self.keep_alive_interval, self.keep_alive_max_attempt, self.without_etcd)
+
     def client(self) -> EtcdClient:
-        """A client for these endpoints.
+        """A client for these endpoints. With a short window it is less patient: heartbeats wait for its calls.
 
         Raises:
             ValueError: a certificate or key cannot be used.
         """
+        window = self.times().window
         return EtcdClient(
             self.endpoints,
+            attempt_timeout=min(ATTEMPT_TIMEOUT, window / 5),
+            call_timeout=min(CALL_TIMEOUT, window * 2 / 5),
             tls=self._tls_context() if self.tls else None,
             server_name=self.server_name,
             user=self.user,
@@ -252,7 +281,7 @@ _TIMES = (
     "keep_alive_max_attempt",
     "lease",
 )
-_KEYS = (*_ENVIRONMENT, "protocol", "prefix", *_TIMES)
+_KEYS = (*_ENVIRONMENT, "protocol", "prefix", "without_etcd", *_TIMES)
 # Always added by torch's LaunchConfig, or options of torch's own backends without a meaning here.
 _IGNORED = frozenset({"timeout", "rank", "read_timeout", "heartbeat_timeout", "cas_backoff_max_seconds"})
 
@@ -263,8 +292,9 @@ def _number(given: Mapping[str, str], key: str, default: float) -> float:
         number = default if text is None else float(text)
     except ValueError:
         number = 0
-    if not 0 < number <= LONGEST.total_seconds() or (key == "keep_alive_max_attempt" and number < 1):
-        raise ValueError(f"{key}={text} in --rdzv-conf is not a positive number, or is too large")
+    if not 0 < number <= LONGEST.total_seconds() or (key == "keep_alive_max_attempt" and number < 2):
+        least = "a number of at least 2" if key == "keep_alive_max_attempt" else "a positive number"
+        raise ValueError(f"{key}={text} in --rdzv-conf is not {least}, or is too large")
     return number
 
 

@@ -52,7 +52,7 @@ CONTEXT_ATTRIBUTES = ("subprocess_handlers",)
 CONTEXT_METHODS = ("close",)
 # What our executor reads, calls or overrides.
 EXECUTOR_ATTRIBUTES = ("_node", "_settings", "_state")
-EXECUTOR_METHODS = ("_record",)
+EXECUTOR_METHODS = ("_keep_alive", "_mark_rendezvous_complete", "_record")
 # What our handle on a worker reads or overrides.
 SUBPROCESS_ATTRIBUTES = ("_stderr", "_stdout", "proc")
 SUBPROCESS_METHODS = ("_popen", "close")
