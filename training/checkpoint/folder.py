@@ -3,7 +3,9 @@
     /checkpoints/
       fence.json            who may write: run and generation
       step-000000120/       one checkpoint, named by the number of completed steps
-        state.pt            the state, as torch.save writes it
+        __0_0.distcp ...    the state (training.checkpoint.contents)
+        .metadata
+        values.pt
         manifest.json       written last: size and SHA-256 of every file
       .saving-...           being written; swept when the next world begins
 
@@ -16,39 +18,37 @@ before its first step (`claim`), and a writer that sees a newer claim is refused
 and then written or relied upon: there are moments between. In them
 
 * an old world that was about to publish adds one complete checkpoint, of a step that it really made, and deletes what
-  is then beyond `keep`;
+  its rules then no longer keep;
 * an old world that was about to claim replaces the newer claim. The newer world is refused at its next save, ends, and
   its launcher starts it again from the newest checkpoint, with a newer generation.
 
 Neither leaves a checkpoint that is not whole, nor two worlds that go on writing.
 
-Loading uses `torch.load(weights_only=True)`: a checkpoint is data and cannot run code. So `save` refuses what could not
-be loaded that way.
+A checkpoint is data and cannot run code when it is loaded. So `save` refuses what could not be loaded that way.
 """
 
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import logging
-import os
-import pickle
 import re
 import secrets
-import shutil
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
+
+from training.checkpoint import contents, disk
+from training.checkpoint.retention import Kept, Retention
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-STATE: Final = "state.pt"
+FORMAT: Final = 2
 MANIFEST: Final = "manifest.json"
 FENCE: Final = "fence.json"
 _NAME = re.compile(r"^step-(\d+)$")
@@ -80,29 +80,56 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A verified checkpoint.
+    """A checkpoint that matches its manifest.
 
     Attributes:
         step: number of steps completed when it was made.
         path: its folder.
         writer: who made it.
+        metrics: figures that were given with it.
+        time: when it was made, in seconds since the epoch.
+        files: size in bytes and SHA-256 of every file.
     """
 
     step: int
     path: Path
     writer: Writer
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time: float = 0.0
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
-    def load(self, device: str | torch.device = "cpu") -> dict[str, Any]:
-        """Read the state.
+    @property
+    def size(self) -> int:
+        """Bytes of all its files but the manifest."""
+        return sum(size for size, _ in self.files.values())
+
+    def load(self, device: str | torch.device = "cpu", *, only: str | None = None) -> dict[str, Any]:
+        """Read the state, or one key of it.
 
         Raises:
-            CheckpointError: it cannot be read although its digest was right.
+            CheckpointError: it cannot be read although its digest was right, or has no such key.
         """
         try:
-            state: dict[str, Any] = torch.load(self.path / STATE, map_location=device, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"{self.path / STATE} cannot be read: {error}") from error
-        return state
+            return contents.read(self.path, device, only=only)
+        except (OSError, contents.ContentError) as error:
+            raise CheckpointError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A state that nobody changes any more, ready to be written.
+
+    Attributes:
+        step: number of completed steps.
+        values: all but the tensors, as bytes.
+        tensors: on the CPU.
+        metrics: figures that the rules for keeping may look at.
+    """
+
+    step: int
+    values: bytes
+    tensors: Mapping[str, Tensor]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class CheckpointFolder:
@@ -111,29 +138,41 @@ class CheckpointFolder:
     Args:
         root: the folder; made if it is not there.
         writer: who we are; a reader needs no name.
-        keep: how many checkpoints are kept, the newest first.
+        keep: which checkpoints stay when a new one is saved; a number: so many of the newest.
     """
 
-    def __init__(self, root: Path, *, writer: Writer | None = None, keep: int = 3) -> None:
-        if keep < 1:
-            raise ValueError(f"at least one checkpoint must be kept, not {keep}")
+    def __init__(self, root: Path, *, writer: Writer | None = None, keep: Retention | int = 3) -> None:
         self.root = root
         self._writer = writer or Writer()
-        self._keep = keep
+        self._keep = Retention(last=keep) if isinstance(keep, int) else keep
         self._claimed = False
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(f"the checkpoint folder {root} cannot be made: {error.strerror}") from error
+            raise CheckpointError(
+                f"the checkpoint folder {root} cannot be made: {error.strerror}; check its mount and owner"
+            ) from error
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; damaged ones are skipped with a warning. None: there is none."""
-        for step, path in self._published():
+        for path in self.published():
             try:
-                return Checkpoint(step=step, path=path, writer=verify(path))
+                return verify(path)
             except CheckpointError as error:
                 logger.warning("checkpoint skipped: %s", error)
         return None
+
+    def published(self) -> list[Path]:
+        """Everything that bears a checkpoint's name, whole or not, the newest first.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        try:
+            found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.match(path.name))]
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint folder {self.root} cannot be read: {error.strerror}") from error
+        return [path for _, path in sorted(found, reverse=True)]
 
     def claim(self) -> None:
         """Become the only writer: to be called by one process of a new world, before its first step.
@@ -146,31 +185,27 @@ class CheckpointFolder:
         data = json.dumps({"run": self._writer.run, "generation": self._writer.generation}).encode()
         temporary = self.root / f"{_CLAIMING}{secrets.token_hex(4)}"
         try:
-            _write_synced(temporary, data)
-            temporary.rename(self.root / FENCE)
-            _sync_folder(self.root)
+            disk.write_synced(temporary, data)
+            disk.rename(temporary, self.root / FENCE)
+            disk.sync_folder(self.root)
             leftovers = [path for path in self.root.iterdir() if path.name.startswith((_SAVING, _CLAIMING))]
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            disk.remove(temporary)
             raise CheckpointError(
                 f"the checkpoint folder {self.root} cannot be written: {error.strerror}; check its mount, owner and "
                 "free space"
             ) from error
         self._claimed = True
         for leftover in leftovers:
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+            disk.remove(leftover)
 
-    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+    def save(self, step: int, state: Mapping[str, Any], *, metrics: Mapping[str, float] | None = None) -> Path:
         """Publish a checkpoint; when this returns it survives a crash of the machine.
-
-        A whole checkpoint of the same step that exists already is kept, and ours is dropped.
 
         Args:
             step: number of completed steps.
             state: tensors, numbers, texts and containers of them.
+            metrics: figures that the rules for keeping may look at.
 
         Returns:
             The checkpoint's folder.
@@ -179,29 +214,88 @@ class CheckpointFolder:
             StaleWriterError: a newer world has claimed the folder.
             CheckpointError: the disk refuses, or the state holds something that `Checkpoint.load` would refuse.
         """
-        self._check_fence()
-        target = self.root / f"step-{step:09d}"
-        temporary = self.root / f"{_SAVING}{step:09d}-{secrets.token_hex(4)}"
-        buffer = _loadable(state, target)
+        values, tensors = self.separate(step, state)
+        on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
+        return self.publish(Snapshot(step=step, values=values, tensors=on_cpu, metrics=metrics or {}))
+
+    def separate(self, step: int, state: Mapping[str, Any]) -> tuple[bytes, dict[str, Tensor]]:
+        """Take a state apart into what is small and the tensors, which are still the state's own.
+
+        Raises:
+            CheckpointError: the state holds something that `Checkpoint.load` would refuse.
+        """
         try:
-            temporary.mkdir()
-            _write_synced(temporary / STATE, buffer.getbuffer())
-            _write_synced(temporary / MANIFEST, self._manifest(step, buffer.getbuffer()))
-            _sync_folder(temporary)
+            values, tensors = contents.split(state)
+            return contents.dump_values(values), tensors
+        except contents.ContentError as error:
+            raise CheckpointError(f"checkpoint {self._path(step)} was not written, because {error}") from error
+
+    def publish(self, snapshot: Snapshot) -> Path:
+        """Publish a checkpoint, and delete what is kept no longer.
+
+        A whole checkpoint of the same step that exists already is kept, and ours is dropped.
+
+        Raises:
+            StaleWriterError: a newer world has claimed the folder.
+            CheckpointError: the disk refuses.
+        """
+        self._check_fence()
+        target = self._path(snapshot.step)
+        temporary = self.root / f"{_SAVING}{snapshot.step:09d}-{secrets.token_hex(4)}"
+        try:
+            disk.make_folder(temporary)
+            files = contents.write(temporary, snapshot.values, snapshot.tensors)
+            disk.write_synced(temporary / MANIFEST, self._manifest(snapshot, files))
+            disk.sync_folder(temporary)
             self._check_fence()
-            self._publish(temporary, target)
+            self._rename(temporary, target)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint {target} cannot be written: {error.strerror}; earlier checkpoints are untouched"
             ) from error
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        self._prune()
+            disk.remove(temporary)
+        self.prune(self._keep)
         return target
 
-    def _publish(self, temporary: Path, target: Path) -> None:
+    def prune(self, keep: Retention, *, digests: bool = False) -> list[Path]:
+        """Delete the checkpoints that no rule keeps.
+
+        Damaged ones do not count, and go only when they are older than as many good ones as are kept for being newest.
+
+        Args:
+            keep: the rules.
+            digests: read everything to know what is good; else sizes are believed.
+
+        Returns:
+            The folders that are gone.
+        """
+        whole: list[Checkpoint] = []
+        doomed: list[Path] = []
+        for path in self.published():
+            try:
+                whole.append(verify(path, contents=digests))
+            except CheckpointError:
+                if len(whole) >= keep.last:
+                    doomed.append(path)
+        wanted = keep.keep(Kept(step=checkpoint.step, metrics=checkpoint.metrics) for checkpoint in whole)
+        doomed += [checkpoint.path for checkpoint in whole if checkpoint.step not in wanted]
+        gone: list[Path] = []
+        for path in doomed:
+            # Out of the readers' sight first: a half-deleted checkpoint must not look like a damaged one.
+            hidden = self.root / f"{_SAVING}old-{path.name}-{secrets.token_hex(4)}"
+            with contextlib.suppress(OSError):
+                disk.rename(path, hidden)
+                gone.append(path)
+                disk.remove(hidden)
+        return gone
+
+    def _path(self, step: int) -> Path:
+        return self.root / f"step-{step:09d}"
+
+    def _rename(self, temporary: Path, target: Path) -> None:
         try:
-            temporary.rename(target)
+            disk.rename(temporary, target)
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
@@ -209,41 +303,21 @@ class CheckpointFolder:
                 verify(target)
             except CheckpointError as damage:
                 logger.warning("damaged checkpoint moved aside: %s", damage)
-                target.rename(self.root / f"{_DAMAGED}{target.name}-{secrets.token_hex(4)}")
-                temporary.rename(target)
-        _sync_folder(self.root)
+                disk.rename(target, self.root / f"{_DAMAGED}{target.name}-{secrets.token_hex(4)}")
+                disk.rename(temporary, target)
+        disk.sync_folder(self.root)
 
-    def _manifest(self, step: int, state: memoryview) -> bytes:
-        files = {STATE: {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()}}
+    def _manifest(self, snapshot: Snapshot, files: Mapping[str, Any]) -> bytes:
         manifest = {
             "format": FORMAT,
-            "step": step,
+            "step": snapshot.step,
             "run": self._writer.run,
             "generation": self._writer.generation,
             "time": time.time(),
+            "metrics": dict(snapshot.metrics),
             "files": files,
         }
         return json.dumps(manifest, indent=1).encode()
-
-    def _prune(self) -> None:
-        """Delete all but the newest `keep`, but nothing before as many newer ones are known to be whole."""
-        whole = 0
-        for _, path in list(self._published()):
-            if whole >= self._keep:
-                # Out of the readers' sight first: a half-deleted checkpoint must not look like a damaged one.
-                doomed = self.root / f"{_SAVING}old-{path.name}-{secrets.token_hex(4)}"
-                with contextlib.suppress(OSError):
-                    path.rename(doomed)
-                    shutil.rmtree(doomed, ignore_errors=True)
-                continue
-            with contextlib.suppress(CheckpointError):
-                verify(path, contents=False)
-                whole += 1
-
-    def _published(self) -> Iterator[tuple[int, Path]]:
-        """Step and folder of everything that bears a checkpoint's name, newest first."""
-        found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.match(path.name))]
-        yield from sorted(found, reverse=True)
 
     def _check_fence(self) -> None:
         try:
@@ -263,75 +337,73 @@ class CheckpointFolder:
             )
 
 
-def verify(path: Path, *, contents: bool = True) -> Writer:
+def verify(path: Path, *, contents: bool = True) -> Checkpoint:
     """Check a checkpoint against its manifest.
 
     Args:
         path: the checkpoint's folder.
         contents: also compare digests, which reads all files; else sizes only.
 
-    Returns:
-        Who wrote it.
-
     Raises:
         CheckpointError: what is missing or differs, by file name.
     """
     manifest_path = path / MANIFEST
     try:
-        manifest = json.loads(manifest_path.read_bytes())
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{manifest_path} has format {manifest['format']}, known is {FORMAT}")
-        writer = Writer(run=str(manifest["run"]), generation=int(manifest["generation"]))
-        files = {str(name): (int(file["size"]), str(file["sha256"])) for name, file in manifest["files"].items()}
+        checkpoint = read_manifest(path, manifest_path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{manifest_path} is missing: the checkpoint was never completed") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{manifest_path} is damaged ({type(error).__name__}: {error})") from error
-    if STATE not in files:
-        raise CheckpointError(f"{manifest_path} is damaged: it does not name {STATE}")
-    for name, (size, digest) in files.items():
-        file = path / Path(name).name
+    except OSError as error:
+        raise CheckpointError(f"{manifest_path} cannot be read: {error.strerror}") from error
+    for name, (size, digest) in checkpoint.files.items():
+        file = path / name
         try:
             actual = file.stat().st_size
             if actual != size:
                 raise CheckpointError(f"{file} has {actual} bytes, its manifest says {size}")
-            if contents and _digest(file) != digest:
+            if contents and digest_of(file) != digest:
                 raise CheckpointError(f"{file} does not match its SHA-256 in the manifest")
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
-    return writer
+    return checkpoint
 
 
-def _loadable(state: Mapping[str, Any], target: Path) -> io.BytesIO:
-    """The state as bytes that can be loaded again, which is tried: the next world must not be the first to find out."""
-    buffer = io.BytesIO()
+def read_manifest(path: Path, data: bytes) -> Checkpoint:
+    """What a manifest says of the checkpoint in a folder.
+
+    Raises:
+        CheckpointError: it is damaged, of another step than the folder's name says, or of another format.
+    """
+    file = path / MANIFEST
     try:
-        torch.save(dict(state), buffer)
-        buffer.seek(0)
-        torch.load(buffer, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise CheckpointError(
-            f"checkpoint {target} was not written, because it could not be loaded: {error}\nSave tensors, numbers, "
-            "texts and containers of them (for your own objects their state_dict)"
-        ) from error
-    return buffer
+        manifest = json.loads(data)
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"{file} has format {manifest['format']}, known is {FORMAT}")
+        checkpoint = Checkpoint(
+            step=int(manifest["step"]),
+            path=path,
+            writer=Writer(run=str(manifest["run"]), generation=int(manifest["generation"])),
+            metrics={str(name): float(value) for name, value in manifest["metrics"].items()},
+            time=float(manifest["time"]),
+            files={str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged ({type(error).__name__}: {error})") from error
+    for name in (contents.METADATA, contents.VALUES):
+        if name not in checkpoint.files:
+            raise CheckpointError(f"{file} is damaged: it does not name {name}")
+    for name in checkpoint.files:
+        if name != Path(name).name or name in {"", ".", ".."}:
+            raise CheckpointError(f"{file} is damaged: it names {name!r}, which is no file of its folder")
+    if (match := _NAME.match(path.name)) and int(match[1]) != checkpoint.step:
+        raise CheckpointError(f"{file} is of step {checkpoint.step}, its folder of step {int(match[1])}")
+    return checkpoint
 
 
-def _digest(file: Path) -> str:
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _write_synced(path: Path, data: bytes | memoryview) -> None:
-    with path.open("xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

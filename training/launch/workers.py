@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 START: Final = "TRAINYARD_START"
 PRELOAD: Final = "TRAINYARD_PRELOAD"
-# What the first DDP constructor imports, and with it half of torch.
-MODULES: Final = ("torch.nn.parallel", "torch._dynamo")
+# What the first DDP constructor imports, and with it half of torch; and what saving and loading import.
+MODULES: Final = ("torch.nn.parallel", "torch._dynamo", "torch.distributed.checkpoint")
 
 
 def modules() -> list[str]:
