@@ -1,4 +1,7 @@
-"""Fixture `cluster`: a real etcd and kube-apiserver for a test session; test modules name it in `pytest_plugins`."""
+"""Fixtures `cluster`, a real etcd and kube-apiserver for a test session, and `controller`, one for a test module.
+
+Test modules name this one in `pytest_plugins`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ from real_api_server import (
     ADMIN_TOKEN,
     CONTROLLER_TOKEN,
     CONTROLLER_USER,
+    NODE,
     Cluster,
+    ControllerProcess,
     end,
     engine,
+    eventually,
     free_port,
     install,
+    start_controller,
 )
 
 
@@ -68,7 +75,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.connect()
         made.wait_ready()
         install(made)
+        made.node(NODE, gpus=1)
         yield made
     finally:
         for process in reversed(made.processes.values()):
             end(process)
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster) -> Iterator[ControllerProcess]:
+    """One controller for the tests of a module."""
+    made = start_controller(cluster)
+    try:
+        eventually("the controller leads", lambda: made.leading)
+        yield made
+    finally:
+        assert end(made.process) == 0, made.log.read_text()
+        assert "Traceback" not in made.log.read_text(), made.log.read_text()

@@ -36,6 +36,42 @@ CONTROLLER_USER = "system:serviceaccount:trainyard-system:elastic-controller"
 # Seconds. A wait ends as soon as what it waits for is there, so this costs nothing; a machine whose disk or processor
 # stands still for a while must not decide a test.
 PATIENCE = 120.0
+NODE = "steady-node"
+"""A node with one GPU that is there all the time."""
+UPSTREAM_SAMPLE = """
+apiVersion: elastic.pytorch.org/v1alpha1
+kind: ElasticJob
+metadata:
+  name: imagenet
+spec:
+  # Use "etcd-service:2379" if you already apply etcd.yaml
+  rdzvEndpoint: "etcd-service:2379"
+  minReplicas: 1
+  maxReplicas: 3
+  replicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: ExitCode
+      template:
+        apiVersion: v1
+        kind: Pod
+        spec:
+          containers:
+            - name: elasticjob-worker
+              image: torchelastic/examples:0.2.0
+              imagePullPolicy: Always
+              args:
+                - "--nproc_per_node=1"
+                - "/workspace/examples/imagenet/main.py"
+                - "--arch=resnet18"
+                - "--epochs=20"
+                - "--batch-size=32"
+                - "--workers=0"
+                - "/workspace/data/tiny-imagenet-200"
+              resources:
+                limits:
+                  nvidia.com/gpu: 1
+"""
 JOBS = "/apis/elastic.pytorch.org/v1alpha1"
 
 
@@ -183,6 +219,8 @@ class Cluster:
                 }
             },
         )
+        if ready:  # the API server taints new nodes, the node life-cycle controller opens them
+            self.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
     def job(self, namespace: str, name: str) -> Object:
         return self.call("GET", f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}")

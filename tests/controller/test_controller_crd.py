@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from real_api_server import JOBS, ApiRefusalError, Cluster, elastic_job
+from real_api_server import JOBS, UPSTREAM_SAMPLE, ApiRefusalError, Cluster, elastic_job
 
 from training.controller.crd import custom_resource_definition
 from training.controller.reference import PAGE, page
@@ -16,40 +16,6 @@ from training.controller.reference import PAGE, page
 pytest_plugins = ["api_server_fixture"]
 
 EXAMPLES = Path(__file__).parents[2] / "training/examples"
-UPSTREAM_SAMPLE = """
-apiVersion: elastic.pytorch.org/v1alpha1
-kind: ElasticJob
-metadata:
-  name: imagenet
-spec:
-  # Use "etcd-service:2379" if you already apply etcd.yaml
-  rdzvEndpoint: "etcd-service:2379"
-  minReplicas: 1
-  maxReplicas: 3
-  replicaSpecs:
-    Worker:
-      replicas: 2
-      restartPolicy: ExitCode
-      template:
-        apiVersion: v1
-        kind: Pod
-        spec:
-          containers:
-            - name: elasticjob-worker
-              image: torchelastic/examples:0.2.0
-              imagePullPolicy: Always
-              args:
-                - "--nproc_per_node=1"
-                - "/workspace/examples/imagenet/main.py"
-                - "--arch=resnet18"
-                - "--epochs=20"
-                - "--batch-size=32"
-                - "--workers=0"
-                - "/workspace/data/tiny-imagenet-200"
-              resources:
-                limits:
-                  nvidia.com/gpu: 1
-"""
 
 
 def test_the_definition_is_small_enough_for_client_side_apply() -> None:

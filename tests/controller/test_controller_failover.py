@@ -14,7 +14,7 @@ pytest_plugins = ["api_server_fixture"]
 pytestmark = pytest.mark.engines
 
 
-def test_a_controller_killed_in_the_middle_of_a_scale_up_is_continued(cluster: Cluster) -> None:
+def test_c22_a_controller_killed_in_the_middle_of_a_scale_up_is_continued(cluster: Cluster) -> None:
     namespace = cluster.allow_lease(cluster.namespace("failover-killed-controller"))
     options = (f"--lease-namespace={namespace}", f"--namespace={namespace}")
     first = start_controller(cluster, *options)
@@ -70,6 +70,41 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
     finally:
         for process in (first, second):
             if process is not None:
+                end(process.process)
+
+
+def test_c23_a_leader_that_stood_still_and_wakes_up_beside_its_successor_does_no_harm(cluster: Cluster) -> None:
+    namespace = cluster.allow_lease(cluster.namespace("failover-frozen"))
+    cluster.node("frozen-node", gpus=1)
+    options = (f"--lease-namespace={namespace}", f"--namespace={namespace}")
+    first = start_controller(cluster, *options)
+    second = None
+    try:
+        eventually("the first leads", lambda: first.leading)
+        cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", elastic_job("digits"))
+        cluster.wait_running(namespace, 2, "frozen-node")
+        first.process.send_signal(signal.SIGSTOP)
+        # 15 s would pass until its lease runs out
+        cluster.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_NAME}")
+        second = start_controller(cluster, *options)
+        leader = second
+        eventually("the second leads", lambda: leader.leading)
+        cluster.phase(namespace, "digits-worker-1", "Failed", exit_code=137)
+        first.process.send_signal(signal.SIGCONT)
+
+        def counted() -> bool:
+            return bool(cluster.job(namespace, "digits")["status"]["restarts"] == 1)
+
+        eventually("the failure is counted", counted)
+        pods = cluster.wait_running(namespace, 2, "frozen-node")
+        assert sorted(pods) == ["digits-worker-0", "digits-worker-1"]
+        eventually("the first has stepped back", lambda: not first.leading and leader.leading)
+        status = cluster.job(namespace, "digits")["status"]
+        assert (status["restarts"], status["disruptions"]) == (1, 0)
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.process.send_signal(signal.SIGCONT)
                 end(process.process)
 
 

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 from real_api_server import (
     JOBS,
+    NODE,
     PATIENCE,
     Cluster,
     ControllerProcess,
     elastic_job,
     end,
     eventually,
-    start_controller,
 )
 
 from training.controller.rbac import LEASE_NAME, cluster_rules, lease_rules
 
 pytest_plugins = ["api_server_fixture"]
 pytestmark = pytest.mark.engines
-
-NODE = "steady-node"
-
-
-@pytest.fixture(scope="module")
-def controller(cluster: Cluster) -> Iterator[ControllerProcess]:
-    """One controller for the tests of this module."""
-    cluster.node(NODE, gpus=1)
-    made = start_controller(cluster)
-    try:
-        eventually("the controller leads", lambda: made.leading)
-        yield made
-    finally:
-        assert end(made.process) == 0, made.log.read_text()
-        assert "Traceback" not in made.log.read_text(), made.log.read_text()
 
 
 def submit(cluster: Cluster, namespace: str, body: dict[str, Any]) -> None:
@@ -121,7 +105,7 @@ def test_a_worker_killed_by_a_signal_is_restarted_under_its_name(
     eventually("it is counted", lambda: cluster.job("loop-killed", "digits")["status"]["restarts"] == 1)
 
 
-def test_exit_code_1_fails_the_job_with_the_reason_and_frees_its_gpus(
+def test_c09_exit_code_1_fails_the_job_with_the_reason_and_frees_its_gpus(
     cluster: Cluster, controller: ControllerProcess
 ) -> None:
     submit(cluster, "loop-failed", elastic_job("digits"))
@@ -151,7 +135,7 @@ def test_scaling_up_and_down_while_training(cluster: Cluster, controller: Contro
     eventually("status with 2 workers and nothing charged", settled)
 
 
-def test_suspend_frees_the_workers_and_resume_starts_a_new_generation(
+def test_c21_suspend_frees_the_workers_and_resume_starts_a_new_generation(
     cluster: Cluster, controller: ControllerProcess
 ) -> None:
     submit(cluster, "loop-suspend", elastic_job("digits", minReplicas=1, maxReplicas=2))
@@ -188,7 +172,7 @@ def test_a_notice_brings_a_replacement_before_the_worker_leaves(
     eventually("both are counted", lambda: cluster.job("loop-notice", "digits")["status"]["disruptions"] == 2)
 
 
-def test_a_node_that_is_gone_gives_its_stuck_pods_back(cluster: Cluster, controller: ControllerProcess) -> None:
+def test_c15_a_node_that_is_gone_gives_its_stuck_pods_back(cluster: Cluster, controller: ControllerProcess) -> None:
     cluster.node("dying", gpus=1)
     body = elastic_job("digits", replicas=1)
     body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1

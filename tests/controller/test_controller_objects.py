@@ -10,6 +10,7 @@ import pytest
 
 from training.controller.api import ElasticJob, Reason
 from training.controller.capacity import NoRoom, no_room, parse_quantity, worker_requests
+from training.controller.main import notices_of, parse_args
 from training.controller.pods import headless_service, rendezvous_id, worker_pod
 from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, parse_time, pod_record
 
@@ -223,6 +224,27 @@ class TestNodeRecord:
         assert record.notice == "aws-node-termination-handler/spot-itn"
         assert record.reclaim_at == datetime(2026, 11, 30, 12, 2, tzinfo=UTC)
         assert record.allocatable == {"nvidia.com/gpu": Decimal(8)}
+
+    @pytest.mark.parametrize(
+        ("node", "notice"),
+        [
+            (
+                {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
+                "karpenter.sh/disrupted",
+            ),
+            ({"spec": {"taints": [{"key": "example.com/ends", "effect": "NoExecute"}]}}, "example.com/ends"),
+            ({"status": {"conditions": [{"type": "PreemptScheduled", "status": "True"}]}}, "PreemptScheduled"),
+            ({"status": {"conditions": [{"type": "PreemptScheduled", "status": "False"}]}}, None),
+            ({"annotations": {"trainyard.dev/reclaim-at": "soon"}}, "trainyard.dev/reclaim-at"),
+            ({"annotations": {"example.com/leaves": ""}}, "example.com/leaves"),
+            ({"annotations": {"example.com/stays": ""}}, None),
+        ],
+    )
+    def test_what_is_a_notice_can_be_added_to(self, node: dict[str, Any], notice: str | None) -> None:
+        options = ("--notice-taint=example.com/ends", "--notice-condition=PreemptScheduled")
+        notices = notices_of(parse_args([*options, "--notice-annotation=example.com/leaves"]))
+        metadata = {"name": "n", "annotations": node.get("annotations", {})}
+        assert node_record({"metadata": metadata, **node}, notices).notice == notice
 
     def test_pool_taints_are_no_notices(self) -> None:
         spec = {"taints": [{"key": "trainyard.dev/spot", "effect": "NoSchedule"}]}

@@ -757,6 +757,13 @@ class TestSize:
         assert "Suspended" not in true_conditions(made)
         assert creates(made) == ["j-worker-0", "j-worker-1"]
 
+    def test_a_failed_worker_of_an_earlier_generation_goes_too(self) -> None:
+        """Found by random histories: suspended between a new generation and the removal of the old one."""
+        scaled = plan(job(3, status=running(2).status), [pod(0), pod(1)], NODES, NOW)
+        left = failed(0, 137, disruption="TerminationByKubelet")
+        made = plan(job(3, status=scaled.status, suspend=True), [left], NODES, NOW)
+        assert deletes(made) == ["j-worker-0"]
+
     def test_a_job_created_suspended_creates_nothing(self) -> None:
         made = plan(job(2, suspend=True), [], NODES, NOW, service_exists=False)
         assert made.actions == ()

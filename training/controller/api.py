@@ -55,6 +55,9 @@ NOTICE_TAINTS = frozenset(
         "karpenter.sh/disruption",
         "ToBeDeletedByClusterAutoscaler",
         "cloud.google.com/impending-node-termination",
+        # AKS drains nodes with scheduled events (docs: "node auto-drain"), under its older and its newer name
+        "remediator.aks.microsoft.com/unschedulable",
+        "remediator.kubernetes.azure.com/unschedulable",
     }
 )
 TAINT_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"

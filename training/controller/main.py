@@ -25,6 +25,7 @@ from training.controller.lease import LeaderLease
 from training.controller.pods import RendezvousLogin
 from training.controller.queue import KeyQueue
 from training.controller.rbac import LEASE_NAME
+from training.controller.records import KNOWN_NOTICES, Notices
 from training.controller.store import Store
 
 log = logging.getLogger("training.controller")
@@ -66,10 +67,11 @@ class Controller:
         lease_namespace: str,
         identity: str,
         login: RendezvousLogin | None = None,
+        notices: Notices = KNOWN_NOTICES,
     ) -> None:
         self._api = api
         self._queue = KeyQueue()
-        self._store = Store(api, job_record, self._due, namespace, self._edited)
+        self._store = Store(api, job_record, self._due, namespace, self._edited, notices)
         self._executor = Executor(api, self._store, identity, login)
         self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
         self._leading = False
@@ -215,11 +217,33 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rendezvous-host", help="host of that etcd; jobs that meet elsewhere do not get the Secret's password"
     )
+    for what, meaning in (
+        ("taint", "key of a taint"),
+        ("condition", "type of a condition that is True then"),
+        ("annotation", "key of an annotation"),
+    ):
+        parser.add_argument(
+            f"--notice-{what}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{meaning} that announces a node's end, besides those that are known; can be given several times",
+        )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     args = parser.parse_args(argv)
     if bool(args.rendezvous_secret) != bool(args.rendezvous_host):
         parser.error("--rendezvous-secret and --rendezvous-host belong together; one is missing")
     return args
+
+
+def notices_of(args: argparse.Namespace) -> Notices:
+    """What announces the end of a node: what is known, and what the command line adds."""
+    known = KNOWN_NOTICES
+    return Notices(
+        known.taints | set(args.notice_taint),
+        known.conditions | set(args.notice_condition),
+        known.annotations | set(args.notice_annotation),
+    )
 
 
 def default_address() -> str:
@@ -262,6 +286,7 @@ async def _run(args: argparse.Namespace) -> int:
         lease_namespace=args.lease_namespace or api.namespace,
         identity=identity,
         login=login,
+        notices=notices_of(args),
     )
     health = HealthServer(lambda: controller.ready, controller.metrics)
     stop = asyncio.Event()

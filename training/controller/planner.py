@@ -663,7 +663,8 @@ class _Planning:
 
     def _suspend(self) -> None:
         for pod in self.own:
-            if pod.active:
+            left_over = pod.generation != self.status.generation and not pod.terminating
+            if (pod.active or left_over) and pod.uid not in self.doomed:
                 self._delete(pod, "the job is suspended")
         if not self.status.is_true(ConditionType.SUSPENDED):
             self.event("Normal", Reason.JOB_SUSPENDED, "the job is suspended: its workers are stopped")

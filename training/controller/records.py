@@ -45,6 +45,29 @@ DISRUPTION_POD_REASONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Notices:
+    """What announces the end of a node."""
+
+    taints: frozenset[str] = NOTICE_TAINTS
+    """Keys of taints."""
+    conditions: frozenset[str] = frozenset()
+    """Types of conditions that are True then, as termination handlers and problem detectors set them."""
+    annotations: frozenset[str] = frozenset({ANNOTATION_RECLAIM_AT})
+    """Keys of annotations."""
+
+    def of(self, node: Mapping[str, Any]) -> str | None:
+        """What announces the end of this node object; None if nothing does."""
+        taints = (taint["key"] for taint in node.get("spec", {}).get("taints", ()))
+        conditions = (c["type"] for c in node.get("status", {}).get("conditions", ()) if c.get("status") == "True")
+        annotations = node["metadata"].get("annotations", {})
+        known = ((taints, self.taints), (conditions, self.conditions), (annotations, self.annotations))
+        return next((name for names, notices in known for name in names if name in notices), None)
+
+
+KNOWN_NOTICES = Notices()
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """One worker pod, as far as plans depend on it."""
 
@@ -122,7 +145,7 @@ class NodeRecord:
     silent: bool = False
     """Not ready because nothing is heard of it, rather than by its own account."""
     notice: str | None = None
-    """Key of the taint that announces the node's end."""
+    """What announces the node's end: key of a taint or an annotation, or type of a condition."""
     reclaim_at: datetime | None = None
     out_of_service: bool = False
     cordoned: bool = False
@@ -221,7 +244,7 @@ def _waiting(waiting: Mapping[str, Any]) -> str | None:
     return f"{reason}: {message}"[:400] if message else reason
 
 
-def node_record(node: Mapping[str, Any]) -> NodeRecord:
+def node_record(node: Mapping[str, Any], notices: Notices = KNOWN_NOTICES) -> NodeRecord:
     """The record of a node object."""
     meta, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
     taints = [taint["key"] for taint in spec.get("taints", ())]
@@ -232,7 +255,7 @@ def node_record(node: Mapping[str, Any]) -> NodeRecord:
         ready=is_ready,
         not_ready_since=None if is_ready else parse_time(ready.get("lastTransitionTime")),
         silent=ready.get("status") == "Unknown",
-        notice=next((key for key in taints if key in NOTICE_TAINTS), None),
+        notice=notices.of(node),
         reclaim_at=parse_time(meta.get("annotations", {}).get(ANNOTATION_RECLAIM_AT)),
         out_of_service=TAINT_OUT_OF_SERVICE in taints,
         cordoned=bool(spec.get("unschedulable")),

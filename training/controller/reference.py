@@ -37,6 +37,12 @@ _DEVIATIONS = """\
 - A failed job gets the condition Failed; `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work;
   `cleanPodPolicy: None` keeps finished pods only.
 
+## Nodes that are about to go
+
+A worker on a node that announces its end is replaced before it goes: a taint of a termination handler (AWS, Karpenter,
+the cluster autoscaler, GKE, AKS), or the annotation `trainyard.dev/reclaim-at` with the time, if it is known. The
+controller's options `--notice-taint`, `--notice-condition` and `--notice-annotation` add others.
+
 ## Images
 
 Name a worker's image by digest (`registry.example/training:1@sha256:…`). A worker that is replaced after a reclaim

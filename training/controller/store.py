@@ -17,7 +17,15 @@ from decimal import Decimal
 from training.controller import client
 from training.controller.api import GROUP, LABEL_GROUP_NAME, LABEL_JOB_NAME, ElasticJob
 from training.controller.client import Api, Object
-from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, pod_record
+from training.controller.records import (
+    KNOWN_NOTICES,
+    NodeRecord,
+    Notices,
+    PodRecord,
+    merged_pod,
+    node_record,
+    pod_record,
+)
 from training.controller.watch import Informer
 
 POD_NEWS_DELAY = 0.05
@@ -62,8 +70,9 @@ class Store:
         due: Callable[[str, float], None],
         namespace: str | None = None,
         edited: Callable[[str], None] = lambda _: None,
+        notices: Notices = KNOWN_NOTICES,
     ) -> None:
-        """Reads through `api`.
+        """Reads through `api`; `notices` tell which nodes come to their end.
 
         Calls `due(job key, delay in seconds)` when a job has to be looked at, and before it `edited(job key)` when it
         is because its user has changed it.
@@ -82,7 +91,7 @@ class Store:
         self.services = Informer(
             api, client.Service, service_record, self._service_changed, namespace=namespace, labels=ours
         )
-        self.nodes = Informer(api, client.Node, node_record, self._node_changed)
+        self.nodes = Informer(api, client.Node, lambda node: node_record(node, notices), self._node_changed)
 
     @property
     def informers(
