@@ -83,6 +83,9 @@ bench-preview: setup ## measure `make preview`, and where its time goes
 bench-recovery: setup ## measure how long training stands still after a fault, torchrun and Trainyard (40 minutes)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --write-docs
 
+bench-chaos: setup ## 200 random faults on one job, and what must hold nevertheless (half an hour; partitions as root)
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/chaos.py
+
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9
@@ -104,4 +107,4 @@ bench-recovery: setup ## measure how long training stands still after a fault, t
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos

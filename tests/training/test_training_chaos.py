@@ -1,0 +1,25 @@
+"""A few random faults, always the same, on a real job; `make bench-chaos` does it for longer."""
+
+import contextlib
+from pathlib import Path
+
+import namespaces
+import pytest
+from accidents import Chaos, Plan
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
+
+# Some of each kind within ten faults, where partitions are allowed and where they are not.
+SEED = 11
+# A machine that stands still for minutes must not decide a test; a hang would be for good.
+HANG = 240.0
+
+
+def test_no_fault_stops_a_job_or_makes_two_of_it(tmp_path: Path) -> None:
+    plan = Plan(seed=SEED, num_faults=10, hang=HANG, missed=8)
+    with contextlib.nullcontext() if namespaces.why_not() else namespaces.network() as network:
+        chaos = Chaos(tmp_path, plan, network)
+        report = chaos.run()
+    assert report.problems == [], "\n".join([*report.log, chaos.job.tail()])
+    assert report.num_steps > plan.num_faults
+    assert report.num_worlds > 1
