@@ -12,6 +12,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from training.launch import agent as module
 from training.launch import exit_codes
 from training.launch.agent import NUM_FAILURES_WITHOUT_PROGRESS, Agent
+from training.metrics.recovery import Recorder
 
 BUDGET = 10
 
@@ -38,6 +39,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     agent._best_step = -1
     agent._rules = exit_codes.Rules()
     agent._started = time.monotonic()
+    agent._recorder = Recorder("node", emit=lambda *_, **__: None)
     return agent
 
 

@@ -52,11 +52,16 @@ def test_the_executor_has_the_methods_that_ours_overrides(name: str) -> None:
 
 @pytest.mark.parametrize("name", torch_private.CONTEXT_ATTRIBUTES)
 def test_the_context_of_processes_has_the_attributes_that_the_agent_reads(name: str) -> None:
-    assert f"self.{name}" in inspect.getsource(multiprocessing_api.SubprocessContext.__init__)
+    bases = (multiprocessing_api.SubprocessContext, multiprocessing_api.PContext)
+    assert any(f"self.{name}" in inspect.getsource(base.__init__) for base in bases)
 
 
 def test_the_context_of_processes_ends_siblings_by_the_method_that_the_agent_replaces() -> None:
-    assert torch_private.CONTEXT_METHODS == ("close",)
+    assert torch_private.CONTEXT_METHODS == ("_close", "close", "pids")
+    assert list(inspect.signature(multiprocessing_api.SubprocessContext._close).parameters)[1:] == [
+        "death_sig",
+        "timeout",
+    ]
     assert "self.close()" in inspect.getsource(multiprocessing_api.SubprocessContext._poll)
     parameters = list(inspect.signature(multiprocessing_api.PContext.close).parameters)
     assert parameters == ["self", "death_sig", "timeout"]

@@ -3,22 +3,27 @@
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from torch.distributed import DistStoreError
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from training.launch import exit_codes
+from training.launch import exit_codes, torch_private
 from training.launch.etcd_client import EtcdError
-from training.launch.membership import BROKEN, EtcdRendezvousHandler
+from training.launch.membership import BROKEN, GENERATION, RUN, EtcdRendezvousHandler
 from training.launch.torch_private import AgentBase
+from training.launch.workers import ForkedHandler
 from training.metrics.progress import PROGRESS_FILE, emit, read_report
+from training.metrics.recovery import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +35,18 @@ NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
 # How long after a failure we wait to hear that it was only the echo of a loss elsewhere.
 PEER_LOSS_KNOWN: Final = timedelta(seconds=1)
 CHANGE_POLL: Final = timedelta(milliseconds=50)
+# The same while workers wait for the next world; an etcd member serves thousands of such reads a second.
+URGENT_POLL: Final = timedelta(milliseconds=10)
+# Changes of which workers hear in time to complete their step.
+SOFT: Final = frozenset({"joined", "left"})
+# What the record of a recovery calls them.
+CAUSES: Final = {
+    "joined": "node_joined",
+    "left": "node_left",
+    "lost": "node_lost",
+    "evicted": "evicted",
+    "isolated": "isolated",
+}
 # How often a node that has finished looks whether the others have.
 FINISH_POLL: Final = timedelta(seconds=1)
 # A script that does not report its steps is taken to make progress when it lives so long.
@@ -44,6 +61,8 @@ class Agent(AgentBase):
       --max-restarts.
     * Workers that fail because another node is gone have not failed themselves: that costs nothing.
     * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
+    * Workers that use the hooks (`training.launch.elastic`) are not ended when the world changes: they are told to let
+      go of it, wait, and are told the next one. One that does not let go in time is ended and started anew.
     * A node whose workers have finished stays a member until all have; so if a peer fails at the very end there is a
       world to finish with, and nobody waits in a barrier for a node that is gone.
     """
@@ -65,16 +84,44 @@ class Agent(AgentBase):
         self._best_step = -1
         self._started = 0.0
         self._has_told_end = False
-        self._next_look = 0.0
+        self._kept: dict[int, ForkedHandler] = {}
+        self._is_restarting = False
+        self._waiting_since: float | None = None
+        self._recorder = Recorder.from_environment()
+        self._step_before: int | None = None
         self.left = False
+        # torch sleeps that long between two looks; we wait for news instead.
+        spec = self._worker_group.spec
+        self._interval, spec.monitor_interval = spec.monitor_interval, 0
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._finished = None
         self._handler.expects_joiners = True
         os.environ[PROGRESS_FILE] = str(self._progress_file)
         self._started = time.monotonic()
+        self._waiting_since = None
         self._has_told_end, self._next_look = False, 0.0
-        pids: dict[int, Any] = super()._start_workers(worker_group)
+        kept = self._living(self._kept)
+        if kept:
+            self._continue_workers(worker_group, kept)
+        else:
+            self._fork_workers(worker_group)
+        self._kept = {}
+        context: Any = self._pcontext
+        self._recorder.mark("process")
+        self._recorder.world(
+            generation=self._handler.generation,
+            members=self._handler.members,
+            world_size=worker_group.workers[0].world_size,
+            kept=len(kept),
+            forked=len(context.subprocess_handlers) - len(kept),
+        )
+        pids: dict[int, Any] = context.pids()
+        return pids
+
+    def _fork_workers(self, worker_group: WorkerGroup) -> None:
+        """Start all workers anew."""
+        super()._start_workers(worker_group)
         context: Any = self._pcontext
         close = context.close
 
@@ -82,22 +129,61 @@ class Agent(AgentBase):
             """Like `close`; torch calls it for the siblings of a failed worker, with half a minute of grace."""
             is_saved = exit_codes.PREEMPTED in self.worker_exit_codes()
             grace = self._shutdown_timeout if is_saved else GRACE_WITHOUT_PEER
-            close(death_sig, grace if timeout is None else timeout)
+            if timeout is None and (kept := self._hooked()):
+                self._end_workers_but(kept, grace)
+            else:
+                close(death_sig, grace if timeout is None else timeout)
 
         context.close = close_soon
-        return pids
+
+    def _continue_workers(self, worker_group: WorkerGroup, kept: Mapping[int, ForkedHandler]) -> None:
+        """Tell the workers that live on what their new world is, and start those that are missing."""
+        context: Any = self._pcontext
+        for worker in worker_group.workers:
+            environment = context.envs[worker.local_rank]
+            environment.update(self._world_environment(worker_group, worker))
+            if handler := kept.get(worker.local_rank):
+                more = {name: os.environ[name] for name in (GENERATION, RUN) if name in os.environ}
+                handler.control.world({**environment, **more})
+            else:
+                # What an earlier one has written about its end.
+                Path(context.error_files[worker.local_rank]).unlink(missing_ok=True)
+                context.subprocess_handlers[worker.local_rank] = torch_private.start_subprocess(
+                    context, worker.local_rank
+                )
+        context._running_local_ranks = set(range(context.nprocs))  # noqa: SLF001  (see torch_private)
+        context._failures = {}  # noqa: SLF001
+
+    def _world_environment(self, worker_group: WorkerGroup, worker: Worker) -> dict[str, str]:
+        """What of a worker's environment changes from world to world, as torch sets it."""
+        spec = worker_group.spec
+        return {
+            "RANK": str(worker.global_rank),
+            "GROUP_RANK": str(worker_group.group_rank),
+            "ROLE_RANK": str(worker.role_rank),
+            "WORLD_SIZE": str(worker.world_size),
+            "GROUP_WORLD_SIZE": str(worker_group.group_world_size),
+            "ROLE_WORLD_SIZE": str(worker.role_world_size),
+            "MASTER_ADDR": str(worker_group.master_addr),
+            "MASTER_PORT": str(worker_group.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(spec.max_restarts - self._remaining_restarts),
+        }
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        if not self._recorder.is_open:
+            self._recorder.begin("start")
         while True:
             try:
                 super()._rendezvous(worker_group)
             except DistStoreError as error:  # a node left before the ranks were given out
                 self._handler.check_that_others_left(error)
             else:
+                self._recorder.mark("rendezvous")
                 return
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         _reap_adopted_children(self._worker_pids())
+        self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
         if self._finished is not None:
             return self._finished if self._everybody_has_finished() else RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
@@ -107,14 +193,122 @@ class Agent(AgentBase):
             return RunResult(state=WorkerState.HEALTHY)
         if result.state == WorkerState.FAILED:
             self._judge(result)
+        else:
+            self._look_for_first_step()
+        if result.state == WorkerState.HEALTHY and self._waiting_since is not None:
+            return self._follow(worker_group, self._waiting_since)
         return result
+
+    def _follow(self, worker_group: WorkerGroup, since: float) -> RunResult:
+        """Workers have let go of their world by themselves: find out why, and form the next one."""
+        change = self._handler.change(URGENT_POLL)
+        if not change and time.monotonic() - since < PEER_LOSS_KNOWN.total_seconds():
+            return RunResult(state=WorkerState.HEALTHY)
+        self._handler.last_change = change
+        if not change:
+            emit("notice", message="the workers' world is broken, and no reason is known", last_step=self._progress())
+            self._count_failure(self._progress())
+            if self._remaining_restarts <= 0:
+                context: Any = self._pcontext
+                failures = {
+                    worker.global_rank: ProcessFailure(
+                        local_rank=worker.local_rank,
+                        pid=context.subprocess_handlers[worker.local_rank].proc.pid,
+                        exitcode=exit_codes.FAILED,
+                        error_file=context.error_files[worker.local_rank],
+                    )
+                    for worker in worker_group.workers
+                }
+                return RunResult(state=WorkerState.FAILED, failures=failures)
+        self._begin(CAUSES.get(change, "regroup"), at=since)
+        self._restart_workers(worker_group)
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _begin(self, cause: str, detail: str = "", *, at: float | None = None) -> None:
+        """Open the record of a recovery."""
+        if not self._recorder.is_open:
+            self._step_before = self._progress()
+        self._recorder.begin(cause, detail=detail, at=at)
+        self._recorder.mark("detect")
+
+    def _listen(self, patience: float) -> None:
+        """Wait until a worker says something or ends, at most `patience` seconds; take note of it."""
+        handlers = [handler for handler in self._handlers().values() if isinstance(handler, ForkedHandler)]
+        sources: list[Any] = [handler.control for handler in handlers if handler.control.is_open]
+        sources += {handler.template for handler in handlers if handler.template.alive}
+        if not sources:
+            time.sleep(patience)
+            return
+        select.select(sources, [], [], patience)
+        for handler in handlers:
+            for message in handler.control.read():
+                self._hear(message)
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        if message["kind"] == "waiting" and self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if message["kind"] == "mark":
+            self._recorder.mark(message["phase"], at=message["time"])
+            if message["phase"] == "first_step":
+                self._note_first_step(message["step"])
+
+    def _note_first_step(self, step: int) -> None:
+        """A step is complete in the new world; the first such word ends the record of the recovery."""
+        before = self._step_before
+        self._recorder.finish(step, None if before is None else max(0, before + 1 - step))
+
+    def _look_for_first_step(self) -> None:
+        """For workers without hooks: have they reported a step since they were started?"""
+        if self._recorder.is_open and not self._hooked():
+            report = read_report(self._progress_file)
+            if report is not None and report.first_at > self._started:
+                self._recorder.mark("first_step", at=report.first_at)
+                self._note_first_step(report.first_step)
+
+    def _handlers(self) -> dict[int, Any]:
+        return dict(getattr(self._pcontext, "subprocess_handlers", {}))
+
+    def _hooked(self) -> dict[int, ForkedHandler]:
+        """Living workers that can be kept, by local rank."""
+        handlers = {rank: handler for rank, handler in self._handlers().items() if isinstance(handler, ForkedHandler)}
+        for handler in handlers.values():
+            for message in handler.control.read():
+                self._hear(message)
+        return self._living(
+            {
+                rank: handler
+                for rank, handler in handlers.items()
+                if handler.control.uses_hooks and not handler.control.is_done
+            }
+        )
+
+    @staticmethod
+    def _living(handlers: Mapping[int, ForkedHandler]) -> dict[int, ForkedHandler]:
+        return {
+            rank: handler
+            for rank, handler in handlers.items()
+            if handler.control.is_open and handler.proc.poll() is None
+        }
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        handlers = self._handlers().values()
+        ends = [handler for handler in handlers if isinstance(handler, ForkedHandler) and handler.control.is_done]
+        if worker_group.state == WorkerState.HEALTHY and ends and len(ends) == len(handlers):
+            return  # training is finished everywhere; nobody needs these workers in a new world
+        if not self._recorder.is_open:
+            self._begin(CAUSES.get(self._handler.last_change, "regroup"))
+        self._is_restarting = True
+        try:
+            super()._restart_workers(worker_group)
+        finally:
+            self._is_restarting = False
 
     def _judge(self, result: RunResult) -> None:
         """Decide what this failure costs."""
-        lived = timedelta(seconds=time.monotonic() - self._started)
         failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
         code = self._rules.decisive(failure.exitcode for failure in failures)
         step = self._progress()
+        self._begin("worker_killed" if code < 0 else "worker_failed", f"exit code {code}")
         if code != exit_codes.PREEMPTED:
             pid = next(failure.pid for failure in failures if failure.exitcode == code)
             told = "" if step is None else str(step)
@@ -127,6 +321,11 @@ class Agent(AgentBase):
             return
         if code == exit_codes.PREEMPTED:
             self._remaining_restarts += 1
+        self._count_failure(step)
+
+    def _count_failure(self, step: int | None) -> None:
+        """Take note of a failure; when there were too many without a new step there are no restarts left."""
+        lived = timedelta(seconds=time.monotonic() - self._started)
         stuck = lived < LIFE_WITH_PROGRESS if step is None else step <= self._best_step
         self._failures_without_progress = self._failures_without_progress + 1 if stuck else 0
         self._best_step = max(self._best_step, -1 if step is None else step)
@@ -155,29 +354,89 @@ class Agent(AgentBase):
         report = read_report(self._progress_file)
         return None if report is None else report.step
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
         change = self._handler.last_change
-        grace = self._shutdown_timeout if change in {"joined", "left"} else GRACE_WITHOUT_PEER
-        super()._shutdown(timeout=grace)
+        grace = self._shutdown_timeout if change in SOFT else GRACE_WITHOUT_PEER
+        if self._is_restarting:
+            self._kept = self._halt_workers(is_broken=worker_group.state == WorkerState.FAILED or change not in SOFT)
+        if self._kept:
+            self._end_workers_but(self._kept, grace)
+        else:
+            super()._shutdown(timeout=grace)
+        self._recorder.mark("leave")
+
+    def _halt_workers(self, *, is_broken: bool) -> dict[int, ForkedHandler]:
+        """Let the workers that use the hooks go out of their world; returns those that have.
+
+        One that does not is ended: it may be busy with a collective that waits for a frozen peer, and that nothing
+        interrupts.
+        """
+        hooked = self._hooked()
+        start = time.monotonic()
+        for handler in hooked.values():
+            if not handler.control.is_waiting:
+                handler.control.halt(hard=is_broken)
+        while pending := [
+            h for h in self._living(hooked).values() if not h.control.is_waiting and not h.control.is_done
+        ]:
+            self._listen(CHANGE_POLL.total_seconds())
+            if not is_broken and self._handler.change() in BROKEN - SOFT:
+                is_broken, start = True, time.monotonic()
+                for handler in pending:
+                    handler.control.halt(hard=True)
+            for handler in pending:
+                is_stuck = is_broken and not handler.control.is_interrupted
+                grace = GRACE_WITHOUT_PEER if is_stuck else self._shutdown_timeout
+                if time.monotonic() - start > grace:
+                    logger.warning("worker %d does not let go of its world: started anew", handler.proc.pid)
+                    handler.close(signal.SIGKILL)
+                    handler.proc.wait()
+        return {rank: handler for rank, handler in self._living(hooked).items() if handler.control.is_waiting}
+
+    def _end_workers_but(self, kept: Mapping[int, ForkedHandler], grace: int) -> None:
+        """End all workers but some. Their output is followed as before, so the context stays."""
+        context: Any = self._pcontext
+        handlers = context.subprocess_handlers
+        context.subprocess_handlers = {rank: handler for rank, handler in handlers.items() if rank not in kept}
+        try:
+            context._close(signal.SIGTERM, grace)  # noqa: SLF001  (see torch_private)
+        finally:
+            context.subprocess_handlers = handlers
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None) -> None:
         if isinstance(sys.exc_info()[1], SignalException) and not self.left:
             self.left = True
             emit("notice", message=f"{death_sig.name}: leaving the job", generation=self._handler.generation)
-            for pid in self._worker_pids():
+            timeout = self._shutdown_timeout if timeout is None else timeout
+            deadline = time.monotonic() + timeout
+            hooked = self._hooked()
+            for handler in hooked.values():
+                handler.control.leave()
+            for pid in set(self._worker_pids()) - {handler.proc.pid for handler in hooked.values()}:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, death_sig)
             self._handler.leave()
+            self._await_end(hooked, deadline)
+            timeout = max(1, round(deadline - time.monotonic()))
         super()._shutdown(death_sig, timeout)
+
+    def _await_end(self, workers: Mapping[int, ForkedHandler], deadline: float) -> None:
+        """Wait for workers that were told to leave; those that hang in a collective are freed in time to save."""
+        half_time = (time.monotonic() + deadline) / 2
+        is_broken = False
+        while (living := self._living(workers)) and time.monotonic() < deadline:
+            self._listen(CHANGE_POLL.total_seconds())
+            if not is_broken and time.monotonic() > half_time:
+                is_broken = True
+                for handler in living.values():
+                    handler.control.halt(hard=True)
 
     def worker_exit_codes(self) -> list[int | None]:
         """Exit codes of the workers that were last started; None for one that still runs."""
-        handlers = getattr(self._pcontext, "subprocess_handlers", {})
-        return [handler.proc.poll() for handler in handlers.values()]
+        return [handler.proc.poll() for handler in self._handlers().values()]
 
     def _worker_pids(self) -> list[int]:
-        handlers = getattr(self._pcontext, "subprocess_handlers", {})
-        return [handler.proc.pid for handler in handlers.values() if handler.proc.poll() is None]
+        return [handler.proc.pid for handler in self._handlers().values() if handler.proc.poll() is None]
 
     def _exit_barrier(self) -> None:
         """Nothing left to wait for: see `_everybody_has_finished`."""

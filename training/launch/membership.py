@@ -605,6 +605,11 @@ class EtcdRendezvousHandler(torch_.Handler):
         return f"{self._settings.run_id}.{self._holder.state.incarnation}"
 
     @property
+    def members(self) -> list[str]:
+        """Addresses of the nodes of our world."""
+        return sorted(node.addr for node in self._world)
+
+    @property
     def generation(self) -> int:
         """Number of the round that we are in."""
         return self._holder.state.round
@@ -691,8 +696,8 @@ class EtcdRendezvousHandler(torch_.Handler):
         self.last_change = self.change()
         return 1 if self.last_change else 0
 
-    def change(self) -> str:
-        """What has become of our world since it was complete.
+    def change(self, max_age: timedelta = CACHE) -> str:
+        """What has become of our world since it was complete, as of `max_age` ago at most.
 
         Returns:
             "" (nothing), "joined", "left" (for good, with notice), "regroup" (its workers failed, the node comes back),
@@ -703,7 +708,7 @@ class EtcdRendezvousHandler(torch_.Handler):
             # The thread that sends heartbeats has it: it waits for etcd.
             return "isolated" if self._is_without_etcd and self._fence.without_etcd() else ""
         try:
-            self._holder.sync(CACHE, READ_PATIENCE)
+            self._holder.sync(max_age, READ_PATIENCE)
             if not self._holder.state.closed:
                 self._executor.drop_a_dead_node()
             if self._fence.has_run_out and self._this_node in self._holder.state.last_heartbeats:

@@ -7,8 +7,9 @@ itself once more, and the child becomes what `python -u script.py` would be:
 
 * own session, so that the agent can signal the worker with all its children;
 * environment, arguments, working directory, output and `sys.path[0]` as for a fresh interpreter, the script run as
-  `__main__`, no descriptors but the standard ones, logging not configured, this package not imported (so that a
-  program may have a package `training` of its own), random numbers of `random` and numpy not shared with siblings;
+  `__main__`, no descriptors but the standard ones and the line to the launcher (`workers.CONTROL`), logging not
+  configured, this package not imported (so that a program may have a package `training` of its own), random numbers
+  of `random` and numpy not shared with siblings;
 * when launcher or template die, however that comes, the kernel ends their workers: no orphan trains on.
 
 What differs from a fresh interpreter:
@@ -135,8 +136,27 @@ class Template:
             self.close()
         return self.alive
 
-    def start(self, job: Job, stdout: int, stderr: int, timeout: timedelta = START_TIMEOUT) -> int:
+    def fileno(self) -> int:
+        """For select(2): there is something to read when a worker has ended."""
+        return self._connection.fileno()
+
+    def start(
+        self,
+        job: Job,
+        stdout: int,
+        stderr: int,
+        timeout: timedelta = START_TIMEOUT,
+        *,
+        control: int | None = None,
+    ) -> int:
         """Start a worker that writes to these descriptors; returns its process id.
+
+        Args:
+            job: what it runs.
+            stdout: where it writes.
+            stderr: where it complains.
+            timeout: patience with the template.
+            control: a descriptor that the worker gets as its number 3.
 
         Raises:
             ChildProcessError: the template is gone, or did not answer in time and was ended, so that it does not start
@@ -144,7 +164,8 @@ class Template:
         """
         payload = job.to_json()
         try:
-            socket.send_fds(self._connection, [_HEADER.pack(len(payload))], [stdout, stderr])
+            descriptors = [stdout, stderr] if control is None else [stdout, stderr, control]
+            socket.send_fds(self._connection, [_HEADER.pack(len(payload))], descriptors)
             self._connection.sendall(payload)
         except OSError as error:
             self.close()
@@ -291,24 +312,24 @@ def _serve(connection: socket.socket, ignored: Set[int]) -> Job:
                 for pid in workers:
                     _kill_group(pid)
                 os._exit(0)
-            job, stdout, stderr = request
+            job, descriptors = request
             started_read, started_write = os.pipe()
             template = os.getpid()
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                _become_worker(template, job, stdout, stderr, ignored)
+                _become_worker(template, job, descriptors, ignored)
                 connection.detach()
                 return job
             os.close(started_write)
             os.read(started_read, 1)  # returns when the worker has closed all, and so when its process group exists
-            for descriptor in (started_read, stdout, stderr):
+            for descriptor in (started_read, *descriptors):
                 os.close(descriptor)
             workers.add(pid)
             _send(connection, kind="pid", pid=pid)
 
 
-def _become_worker(template: int, job: Job, stdout: int, stderr: int, ignored: Set[int]) -> None:
+def _become_worker(template: int, job: Job, descriptors: Sequence[int], ignored: Set[int]) -> None:
     os.setsid()
     _die_with_parent(template)
     _name_process(f"rank-{job.environment.get('RANK', '?')}")
@@ -317,10 +338,13 @@ def _become_worker(template: int, job: Job, stdout: int, stderr: int, ignored: S
         if number not in ignored:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+    inherited = [os.dup(descriptor) for descriptor in (null, *descriptors)]  # so that no target is a source to come
+    while min(inherited) < len(inherited):
+        inherited = [os.dup(descriptor) for descriptor in inherited]
+    for target, source in enumerate(inherited):
         os.dup2(source, target)
     for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-        if descriptor > 2:
+        if descriptor >= len(inherited):
             with contextlib.suppress(OSError):  # the one by which the folder was read
                 os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
@@ -358,9 +382,9 @@ def _send(connection: socket.socket, **message: object) -> None:
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _read_request(connection: socket.socket) -> tuple[Job, int, int] | None:
+def _read_request(connection: socket.socket) -> tuple[Job, Sequence[int]] | None:
     try:
-        header, descriptors, _, _ = socket.recv_fds(connection, _HEADER.size, 2)
+        header, descriptors, _, _ = socket.recv_fds(connection, _HEADER.size, 3)
         if len(header) < _HEADER.size:
             return None
         (size,) = _HEADER.unpack(header)
@@ -372,8 +396,7 @@ def _read_request(connection: socket.socket) -> tuple[Job, int, int] | None:
             payload += chunk
     except OSError:
         return None
-    stdout, stderr = descriptors
-    return Job.from_json(payload), stdout, stderr
+    return Job.from_json(payload), descriptors
 
 
 def _name_process(name: str) -> None:

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import (
     Store,
     TCPStore,
 )  # torch.distributed does not declare that it exports them
+from torch.distributed import distributed_c10d
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
@@ -48,8 +49,20 @@ HANDLER_METHODS = ("_get_deadline", "_get_store", "_keep_alive", "_record", "_st
 AGENT_ATTRIBUTES = ("_remaining_restarts", "_worker_group", "_pcontext", "_shutdown_timeout")
 AGENT_METHODS = ("_exit_barrier", "_monitor_workers", "_rendezvous", "_shutdown", "_start_workers", "_stop_workers")
 # What the agent reads of its context of processes, and the method that it replaces.
-CONTEXT_ATTRIBUTES = ("subprocess_handlers",)
-CONTEXT_METHODS = ("close",)
+CONTEXT_ATTRIBUTES = (
+    "args",
+    "entrypoint",
+    "envs",
+    "error_files",
+    "nprocs",
+    "stderrs",
+    "stdouts",
+    "subprocess_handlers",
+    "_failures",
+    "_numa_options",
+    "_running_local_ranks",
+)
+CONTEXT_METHODS = ("_close", "close", "pids")
 # What our executor reads, calls or overrides.
 EXECUTOR_ATTRIBUTES = ("_node", "_settings", "_state")
 EXECUTOR_METHODS = ("_keep_alive", "_mark_rendezvous_complete", "_record")
@@ -71,9 +84,12 @@ __all__ = [
     "RendezvousStateHolder",
     "Store",
     "TCPStore",
+    "abort_default_group",
+    "abort_process_groups",
     "newer_fields",
     "remove_participant_epilogue",
     "replace_subprocess_factory",
+    "start_subprocess",
 ]
 
 Action = _Action
@@ -93,6 +109,30 @@ NEWER_SPEC_FIELDS: Final = ("duplicate_stdout_filters", "duplicate_stderr_filter
 DISABLE_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # The factory by which SubprocessContext starts a worker; replaced by ours to fork workers (see `workers`).
 SUBPROCESS_FACTORY = "get_subprocess_handler"
+
+
+def abort_default_group() -> None:
+    """End what waits in a collective of the default group, from another thread; NCCL knows that, gloo does not."""
+    distributed_c10d._get_default_group().abort()  # noqa: SLF001
+
+
+def abort_process_groups() -> None:
+    """Take down all groups without waiting for peers, which may be gone."""
+    distributed_c10d._abort_process_group()  # noqa: SLF001
+
+
+def start_subprocess(context: Any, local_rank: int) -> Any:
+    """Start one worker of a context as the context does, in place of one that has ended; returns its handle."""
+    start = getattr(multiprocessing_api, SUBPROCESS_FACTORY)
+    return start(
+        entrypoint=context.entrypoint,
+        args=context.args[local_rank],
+        env=context.envs[local_rank],
+        stdout=context.stdouts[local_rank],
+        stderr=context.stderrs[local_rank],
+        local_rank_id=local_rank,
+        numa_options=context._numa_options,  # noqa: SLF001
+    )
 
 
 def replace_subprocess_factory(factory: object) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +20,25 @@ from typing import Any, Final
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.multiprocessing.subprocess_handler.handlers import get_subprocess_handler
 
+from training.launch.control import ControlLine
 from training.launch.template import Job, Template
 
 logger = logging.getLogger(__name__)
 
 START: Final = "TRAINYARD_START"
+# Where a worker finds its line to the launcher (`training.launch.control`).
+CONTROL: Final = "TRAINYARD_CONTROL"
+_CONTROL_DESCRIPTOR: Final = 3
 PRELOAD: Final = "TRAINYARD_PRELOAD"
-# What the first DDP constructor imports, and with it half of torch; and what saving and loading import.
-MODULES: Final = ("torch.nn.parallel", "torch._dynamo", "torch.distributed.checkpoint")
+# What the first DDP constructor imports, and with it half of torch; what saving and loading import; what the hooks import
+# (`torch_private`).
+MODULES: Final = (
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
+)
 
 
 def modules() -> list[str]:
@@ -66,16 +78,26 @@ class ForkedProcess:
 class ForkedHandler(SubprocessHandler):
     """torch's handle on one worker, with the process coming from the template."""
 
-    template: (
-        Template  # the only one of this process; torch's constructor starts the worker, so it cannot be an argument
-    )
+    # The only one of this process; torch's constructor starts the worker, so it cannot be an argument.
+    template: Template
+    control: ControlLine
+
+    def __init__(self, *, stdout: str | None, stderr: str | None, **options: Any) -> None:
+        self._files = (stdout, stderr)
+        super().__init__(stdout=None, stderr=None, **options)
 
     def _popen(self, args: Sequence[str], env: dict[str, str]) -> Any:
         _, *rest = args  # the interpreter: ours
-        job = job_of(rest, env)
+        # Not truncated: a worker that takes another's place writes behind it.
+        self._stdout, self._stderr = (Path(file).open("a") if file else None for file in self._files)  # noqa: SIM115
         stdout = self._stdout.fileno() if self._stdout else sys.stdout.fileno()
         stderr = self._stderr.fileno() if self._stderr else sys.stderr.fileno()
-        return ForkedProcess(self.template, self.template.start(job, stdout, stderr))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            job = job_of(rest, {**env, CONTROL: str(_CONTROL_DESCRIPTOR)})
+            pid = self.template.start(job, stdout, stderr, control=theirs.fileno())
+        self.control = ControlLine(ours)
+        return ForkedProcess(self.template, pid)
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """Signal the worker's process group; one that has ended in the meantime is fine."""
