@@ -30,8 +30,8 @@ START: Final = "TRAINYARD_START"
 CONTROL: Final = "TRAINYARD_CONTROL"
 _CONTROL_DESCRIPTOR: Final = 3
 PRELOAD: Final = "TRAINYARD_PRELOAD"
-# What the first DDP constructor imports, and with it half of torch; what saving and loading import; what the hooks import
-# (`torch_private`).
+# What the first DDP constructor imports, and with it half of torch; what saving and loading import; what the hooks
+# import (`torch_private`).
 MODULES: Final = (
     "torch.nn.parallel",
     "torch._dynamo",
