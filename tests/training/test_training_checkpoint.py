@@ -489,8 +489,20 @@ def test_torch_s_own_checkpoint_functions_read_ours(tmp_path: Path, monkeypatch:
     assert torch.equal(torch.load(tmp_path / "one.pt")["scalar"], whole["scalar"])
 
 
-def test_shards_that_did_not_change_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_tensor_is_cut_by_rows_and_is_one_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "SHARD_BYTES", 100)
+    table = torch.arange(7 * 11, dtype=torch.float32).reshape(7, 11)
+    state = {"table": table, "turned": table.t(), "long": torch.arange(200), "scalar": torch.tensor(1.0)}
+    path = CheckpointFolder(tmp_path).save(10, state)
+
+    assert same(verify(path).load(), state)
+    template = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in state.items()}
+    state_dict_loader.load(template, checkpoint_id=path, no_dist=True)
+    assert same(template, state)
+
+
+def test_shards_that_did_not_change_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "SHARD_BYTES", 400)
     frozen, moving = torch.randn(100), torch.randn(100)
     folder = CheckpointFolder(tmp_path)
     first = verify(folder.save(10, {"model": OrderedDict(frozen=frozen, moving=moving)}))

@@ -1,11 +1,11 @@
 """The state in files: tensors in the format of torch.distributed.checkpoint (DCP), all else in `values.pt`.
 
       .metadata         which tensor is where: DCP's own, so `torch.distributed.checkpoint.load` reads our checkpoints
-      __0_0.distcp ...  shards: tensors in the order of the state, about 64 MiB each
+      __0_0.distcp ...  shards: tensors in the order of the state, about 64 MiB each; larger tensors are cut by rows
       values.pt         the state with a reference in place of each tensor: numbers, texts, containers
 
-A tensor is stored once and whole: in data-parallel training all ranks hold the same, and one writes without asking the
-others, who may be gone. Any number of ranks loads it, and DCP cuts it for those that want a part.
+A tensor is stored once, by one writer: in data-parallel training all ranks hold the same, and one writes without asking
+the others, who may be gone. Any number of ranks loads it, and DCP cuts it for those that want a part.
 
 The same tensors in the same order give the same bytes, so what has not changed since the last checkpoint is a shard
 with the same digest, which need not be copied again.
@@ -151,24 +151,22 @@ def write(folder: Path, values: bytes, tensors: Mapping[str, Tensor]) -> dict[st
     files: dict[str, dict[str, Any]] = {}
     entries: dict[str, Any] = {}
     places: dict[Any, Any] = {}
-    for number, names in enumerate(_shards(tensors)):
+    for name, tensor in tensors.items():
+        properties = dcp.TensorProperties.create_from_tensor(tensor)
+        entries[name] = dcp.TensorStorageMetadata(properties=properties, size=tensor.size(), chunks=[])
+    for number, pieces in enumerate(_shards(tensors)):
         file_name = f"__0_{number}.distcp"
         with NewFile(folder / file_name) as file:
-            for name in names:
-                tensor = tensors[name]
+            for name, offset, piece in pieces:
                 begin = file.size
                 # A view of a larger tensor would be written with all of that one.
-                whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+                whole = piece.untyped_storage().nbytes() == piece.numel() * piece.element_size()
                 try:
-                    torch.save(tensor if whole else tensor.clone(), cast("IO[bytes]", file))
+                    torch.save(piece if whole else piece.clone(), cast("IO[bytes]", file))
                 except RuntimeError as error:
                     raise (file.refusal or error) from error
-                start = torch.Size([0] * tensor.dim())
-                entries[name] = dcp.TensorStorageMetadata(
-                    properties=dcp.TensorProperties.create_from_tensor(tensor),
-                    size=tensor.size(),
-                    chunks=[dcp.ChunkStorageMetadata(offsets=start, sizes=tensor.size())],
-                )
+                start = torch.Size([offset, *[0] * (piece.dim() - 1)][: piece.dim()])
+                entries[name].chunks.append(dcp.ChunkStorageMetadata(offsets=start, sizes=piece.size()))
                 places[dcp.MetadataIndex(name, start)] = _StorageInfo(file_name, begin, file.size - begin)
             files[file_name] = {"size": file.size, "sha256": file.sync()}
     paths = {name: tuple(name.split(".")) for name in entries}
@@ -198,28 +196,54 @@ def read(folder: Path, device: str | torch.device = "cpu", *, only: str | None =
         values = {only: values[only]}
     tensors: dict[str, Tensor] = {}
     wanted = set(_references(values))
-    for index, place in _metadata(folder / METADATA).storage_data.items():
-        if index.fqn in wanted:
-            path = folder / Path(place.relative_path).name
-            tensors[index.fqn] = _load(path, _slice(path, place.offset, place.length), device)
+    metadata = _metadata(folder / METADATA)
+    for index, place in metadata.storage_data.items():
+        if index.fqn not in wanted:
+            continue
+        path = folder / Path(place.relative_path).name
+        piece = _load(path, _slice(path, place.offset, place.length), device)
+        whole = metadata.state_dict_metadata[index.fqn]
+        if not isinstance(piece, Tensor) or not isinstance(whole, dcp.TensorStorageMetadata):
+            raise ContentError(f"{path} cannot be read: it holds a {type(piece).__name__} in place of {index.fqn}")
+        if piece.size() == whole.size:
+            tensors[index.fqn] = piece
+            continue
+        if index.fqn not in tensors:
+            tensors[index.fqn] = torch.empty(whole.size, dtype=piece.dtype, device=device)
+        tensors[index.fqn].narrow(0, index.offset[0], piece.size(0)).copy_(piece)
     try:
         return cast("dict[str, Any]", join(values, tensors))
     except ContentError as error:
         raise ContentError(f"{folder / METADATA} is damaged: {error}") from error
 
 
-def _shards(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    names: list[str] = []
+# Name of a tensor, at which of its rows a piece begins, and the piece.
+_Piece = tuple[str, int, Tensor]
+
+
+def _shards(tensors: Mapping[str, Tensor]) -> Iterator[list[_Piece]]:
+    pieces: list[_Piece] = []
     size = 0
+    for piece in _pieces(tensors):
+        length = piece[2].numel() * piece[2].element_size()
+        if pieces and size + length > SHARD_BYTES:
+            yield pieces
+            pieces, size = [], 0
+        pieces.append(piece)
+        size += length
+    if pieces:
+        yield pieces
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[_Piece]:
     for name, tensor in tensors.items():
         length = tensor.numel() * tensor.element_size()
-        if names and size + length > SHARD_BYTES:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += length
-    if names:
-        yield names
+        if not tensor.dim() or length <= SHARD_BYTES:
+            yield name, 0, tensor
+            continue
+        rows = max(1, SHARD_BYTES * tensor.size(0) // length)
+        for begin in range(0, tensor.size(0), rows):
+            yield name, begin, tensor[begin : begin + rows]
 
 
 def _references(values: Any) -> Iterator[str]:

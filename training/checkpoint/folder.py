@@ -35,7 +35,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -257,6 +257,33 @@ class CheckpointFolder:
             disk.remove(temporary)
         self.prune(self._keep)
         return target
+
+    def receive(self, step: int, manifest: bytes, files: Iterable[tuple[str, bytes]]) -> Checkpoint:
+        """Publish a checkpoint that was made elsewhere.
+
+        Args:
+            step: number of completed steps.
+            manifest: its manifest, as it was written there.
+            files: names and contents of all its other files.
+
+        Raises:
+            CheckpointError: the files do not match the manifest, or the disk refuses.
+        """
+        target = self._path(step)
+        temporary = self.root / f"{_SAVING}{step:09d}-{secrets.token_hex(4)}"
+        try:
+            disk.make_folder(temporary)
+            for name, data in files:
+                disk.write_synced(temporary / name, data)
+            disk.write_synced(temporary / MANIFEST, manifest)
+            disk.sync_folder(temporary)
+            verify(temporary)
+            self._rename(temporary, target)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {target} cannot be written: {error.strerror}") from error
+        finally:
+            disk.remove(temporary)
+        return verify(target, contents=False)
 
     def prune(self, keep: Retention, *, digests: bool = False) -> list[Path]:
         """Delete the checkpoints that no rule keeps.
