@@ -39,7 +39,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     agent._best_step = -1
     agent._rules = exit_codes.Rules()
     agent._started = time.monotonic()
-    agent._recorder = Recorder("node", emit=lambda *_, **__: None)
+    agent.recorder = Recorder("node", emit=lambda *_, **__: None)
     return agent
 
 

@@ -87,12 +87,26 @@ class Agent(AgentBase):
         self._kept: dict[int, ForkedHandler] = {}
         self._is_restarting = False
         self._waiting_since: float | None = None
-        self._recorder = Recorder.from_environment()
+        self.recorder = Recorder.from_environment()
         self._step_before: int | None = None
+        self._is_silent = False  # whether the script lives without ever reporting a step
         self.left = False
         # torch sleeps that long between two looks; we wait for news instead.
         spec = self._worker_group.spec
         self._interval, spec.monitor_interval = spec.monitor_interval, 0
+
+    def run(self, role: str = "default") -> Any:
+        """See torch's agent; None for a spare whose job is over. A recovery that comes to nothing has a record, too."""
+        outcome = "failed"
+        try:
+            result: RunResult | None = super().run(role)
+            outcome = "failed" if result is not None and result.is_failed() else "finished"
+        except SignalException:
+            outcome = "left"
+            raise
+        finally:
+            self.recorder.abandon(outcome)
+        return result
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._finished = None
@@ -108,8 +122,8 @@ class Agent(AgentBase):
             self._fork_workers(worker_group)
         self._kept = {}
         context: Any = self._pcontext
-        self._recorder.mark("process")
-        self._recorder.world(
+        self.recorder.mark("process")
+        self.recorder.world(
             generation=self._handler.generation,
             members=self._handler.members,
             world_size=worker_group.workers[0].world_size,
@@ -170,15 +184,15 @@ class Agent(AgentBase):
         }
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        if not self._recorder.is_open:
-            self._recorder.begin("start")
+        if not self.recorder.is_open:
+            self.recorder.begin("start")
         while True:
             try:
                 super()._rendezvous(worker_group)
             except DistStoreError as error:  # a node left before the ranks were given out
                 self._handler.check_that_others_left(error)
             else:
-                self._recorder.mark("rendezvous")
+                self.recorder.mark("rendezvous")
                 return
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -206,8 +220,8 @@ class Agent(AgentBase):
             return RunResult(state=WorkerState.HEALTHY)
         self._handler.last_change = change
         if not change:
-            emit("notice", message="the workers' world is broken, and no reason is known", last_step=self._progress())
-            self._count_failure(self._progress())
+            emit("notice", message="the workers' world is broken, and no reason is known", last_step=self.progress())
+            self._count_failure(self.progress())
             if self._remaining_restarts <= 0:
                 context: Any = self._pcontext
                 failures = {
@@ -226,10 +240,10 @@ class Agent(AgentBase):
 
     def _begin(self, cause: str, detail: str = "", *, at: float | None = None) -> None:
         """Open the record of a recovery."""
-        if not self._recorder.is_open:
-            self._step_before = self._progress()
-        self._recorder.begin(cause, detail=detail, at=at)
-        self._recorder.mark("detect")
+        if not self.recorder.is_open:
+            self._step_before = self.progress()
+        self.recorder.begin(cause, detail=detail, at=at)
+        self.recorder.mark("detect")
 
     def _listen(self, patience: float) -> None:
         """Wait until a worker says something or ends, at most `patience` seconds; take note of it."""
@@ -248,22 +262,28 @@ class Agent(AgentBase):
         if message["kind"] == "waiting" and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if message["kind"] == "mark":
-            self._recorder.mark(message["phase"], at=message["time"])
+            self.recorder.mark(message["phase"], at=message["time"])
             if message["phase"] == "first_step":
                 self._note_first_step(message["step"])
 
     def _note_first_step(self, step: int) -> None:
         """A step is complete in the new world; the first such word ends the record of the recovery."""
         before = self._step_before
-        self._recorder.finish(step, None if before is None else max(0, before + 1 - step))
+        self.recorder.finish(step, None if before is None else max(0, before + 1 - step))
 
     def _look_for_first_step(self) -> None:
         """For workers without hooks: have they reported a step since they were started?"""
-        if self._recorder.is_open and not self._hooked():
+        if self.recorder.is_open and not self._hooked():
             report = read_report(self._progress_file)
             if report is not None and report.first_at > self._started:
-                self._recorder.mark("first_step", at=report.first_at)
+                self.recorder.mark("first_step", at=report.first_at)
                 self._note_first_step(report.first_step)
+            elif report is None:
+                self._is_silent = (
+                    self._is_silent or time.monotonic() - self._started > LIFE_WITH_PROGRESS.total_seconds()
+                )
+                if self._is_silent:
+                    self.recorder.finish()
 
     def _handlers(self) -> dict[int, Any]:
         return dict(getattr(self._pcontext, "subprocess_handlers", {}))
@@ -295,7 +315,7 @@ class Agent(AgentBase):
         ends = [handler for handler in handlers if isinstance(handler, ForkedHandler) and handler.control.is_done]
         if worker_group.state == WorkerState.HEALTHY and ends and len(ends) == len(handlers):
             return  # training is finished everywhere; nobody needs these workers in a new world
-        if not self._recorder.is_open:
+        if not self.recorder.is_open:
             self._begin(CAUSES.get(self._handler.last_change, "regroup"))
         self._is_restarting = True
         try:
@@ -307,7 +327,7 @@ class Agent(AgentBase):
         """Decide what this failure costs."""
         failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
         code = self._rules.decisive(failure.exitcode for failure in failures)
-        step = self._progress()
+        step = self.progress()
         self._begin("worker_killed" if code < 0 else "worker_failed", f"exit code {code}")
         if code != exit_codes.PREEMPTED:
             pid = next(failure.pid for failure in failures if failure.exitcode == code)
@@ -343,13 +363,19 @@ class Agent(AgentBase):
             return False
         deadline = time.monotonic() + PEER_LOSS_KNOWN.total_seconds()
         while True:
-            if self._handler.change() in BROKEN:
+            if (change := self._handler.change()) in BROKEN:
+                self.recorder.correct(CAUSES.get(change, "regroup"))
                 return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(CHANGE_POLL.total_seconds())
 
-    def _progress(self) -> int | None:
+    @property
+    def restarts_left(self) -> int:
+        """How many more failures of this node's workers the budget allows."""
+        return int(self._remaining_restarts)
+
+    def progress(self) -> int | None:
         """The last step that the workers have reported, in this life or before; None if they do not report."""
         report = read_report(self._progress_file)
         return None if report is None else report.step
@@ -363,7 +389,7 @@ class Agent(AgentBase):
             self._end_workers_but(self._kept, grace)
         else:
             super()._shutdown(timeout=grace)
-        self._recorder.mark("leave")
+        self.recorder.mark("leave")
 
     def _halt_workers(self, *, is_broken: bool) -> dict[int, ForkedHandler]:
         """Let the workers that use the hooks go out of their world; returns those that have.

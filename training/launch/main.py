@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from training.diagnose import image
 from training.launch import exit_codes
 from training.launch.template import Job, Template, exit_quickly, run_job
+from training.metrics import scrape
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
@@ -271,6 +272,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
         try:
             if template is not None and not template.wait_until_ready():
                 _say("the process that starts workers did not come up; workers start as fresh interpreters")
+            scrape.serve_if_asked(agent.recorder, step=agent.progress, restarts_left=lambda: agent.restarts_left)
             result = agent.run()
         except SignalException as error:
             if not agent.left:

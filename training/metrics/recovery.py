@@ -97,7 +97,7 @@ class Recovery:
     further: tuple[Fault, ...] = ()
     """Faults that came before it was over, each with cause, node and detail; they belong to the same record."""
     outcome: str = RESUMED
-    """`resumed`, or how the job or this node's part in it ended instead: `finished`, `failed`, `preempted`, `left`."""
+    """`resumed`; or, where no step followed: the job has `finished` or `failed`, or this node has `left` it."""
     generation: int | None = None
     """Number of the new world, counted through the whole job; null if there was none."""
     members: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ class Recorder:
         """No further step will come of it (the job is over, or this node leaves it); writes what is known.
 
         Args:
-            outcome: how it ended instead: `finished`, `failed`, `preempted`, `left`.
+            outcome: how it ended instead: `finished`, `failed` or `left`.
         """
         with self._lock:
             if not self._faults:
