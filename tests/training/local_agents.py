@@ -28,14 +28,25 @@ PATIENCE = 120.0
 
 
 def find_etcd() -> str:
-    """The etcd to test with: $TRAINYARD_ETCD, PATH, or the engine cache."""
+    """The etcd to test with: $TRAINYARD_ETCD, the engine cache, or PATH, where it may be an old one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     cache = Path(os.environ.get("TRAINYARD_CACHE_DIR", cache / "trainyard"))
-    candidates = [os.environ.get("TRAINYARD_ETCD"), shutil.which("etcd"), *map(str, sorted(cache.glob("**/etcd")))]
+    candidates = [os.environ.get("TRAINYARD_ETCD"), *map(str, sorted(cache.glob("**/etcd"))), shutil.which("etcd")]
     for candidate in candidates:
         if candidate and Path(candidate).is_file() and os.access(candidate, os.X_OK):
             return candidate
     raise AssertionError("no etcd: put one on PATH, set TRAINYARD_ETCD, or build the engines with `make setup`")
+
+
+def find_old_etcd() -> str:
+    """The oldest etcd that the rendezvous serves, 3.4, as Debian has it: $TRAINYARD_OLD_ETCD or its package's."""
+    candidate = os.environ.get("TRAINYARD_OLD_ETCD", "/usr/bin/etcd")
+    if not os.access(candidate, os.X_OK):
+        raise AssertionError(
+            "no etcd 3.4: install Debian's etcd-server, or unpack it (apt-get download etcd-server; dpkg-deb -x) and "
+            "set TRAINYARD_OLD_ETCD"
+        )
+    return candidate
 
 
 def free_port() -> int:
@@ -64,7 +75,10 @@ def patient_client(endpoints: Sequence[Endpoint], **options: Any) -> EtcdClient:
 class Etcd:
     """One etcd member that can be killed, frozen and started again on the same data."""
 
-    def __init__(self, folder: Path, *options: str, scheme: str = "http", host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, folder: Path, *options: str, scheme: str = "http", host: str = "127.0.0.1", program: str | None = None
+    ) -> None:
+        self._program = program or find_etcd()
         self.port, self._peer_port = free_port(), free_port()
         self.endpoint = f"{host}:{self.port}"
         self._folder, self._options, self._scheme = folder, options, scheme
@@ -73,7 +87,7 @@ class Etcd:
     def start(self) -> None:
         client, peer = f"{self._scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
         command = [
-            *(find_etcd(), "--name=default", f"--data-dir={self._folder / 'data'}", "--unsafe-no-fsync"),
+            *(self._program, "--name=default", f"--data-dir={self._folder / 'data'}", "--unsafe-no-fsync"),
             *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
             *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
             *(f"--initial-cluster=default={peer}", "--log-level=warn", *self._options),

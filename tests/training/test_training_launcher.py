@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.main import MANY_RESTARTS, UsageError, _num_workers, command_id, parse
+from training.launch.main import MANY_RESTARTS, UsageError, _num_workers, command_id, job_in_words, parse
 from training.launch.workers import job_of
 
 
@@ -51,6 +51,29 @@ def test_an_elastic_job_restarts_as_often_as_it_makes_progress(script: str, monk
     assert parse([*ETCD, "--nnodes=1:3", script]).max_restarts == 7
 
 
+@pytest.mark.parametrize(("most", "nnodes"), [(1, "1:1"), (2, "2:2"), (3, "2:3"), (4, "3:4"), (5, "3:5")])
+def test_where_only_the_most_is_given_the_least_is_a_majority(script: str, most: int, nnodes: str) -> None:
+    assert parse([*ETCD, f"--nnodes=:{most}", script]).nnodes == nnodes
+
+
+def test_less_than_a_majority_is_pointed_out_with_what_protects_then(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse([*ETCD, "--nnodes=2:4", script])
+    told = capsys.readouterr().err
+    assert "--nnodes 2:4: fewer than 3 nodes are no majority of 4" in told
+    assert "a part that is long without etcd stops, and checkpoints refuse writers of an older generation" in told
+    for nnodes in (":4", "3:4", "2", "1:1"):
+        parse([*ETCD, f"--nnodes={nnodes}", script])
+        assert "majority" not in capsys.readouterr().err
+
+
+def test_a_job_is_known_by_its_script_and_sizes_and_not_by_what_may_differ_between_nodes(script: str) -> None:
+    nodes = [parse([*ETCD, "--nnodes=1:4", script, f"--out=/scratch/{node}"]) for node in "ab"]
+    assert [job_in_words(args) for args in nodes] == [f"{Path(script).name} on 1:4 nodes"] * 2
+    assert job_in_words(parse([*ETCD, "--nnodes=2", "-m", "json.tool"])) == "-m json.tool on 2 nodes"
+
+
 @pytest.mark.parametrize(
     ("options", "number"),
     [
@@ -82,6 +105,8 @@ def test_variables_stand_for_options(script: str, monkeypatch: pytest.MonkeyPatc
     ("options", "message"),
     [
         (["--nnodes=three"], "--nnodes three: write a number"),
+        (["--nnodes=:x"], "--nnodes :x: write a number"),
+        (["--nnodes=:0"], "not more than the most"),
         (["--nnodes=3:1"], "not more than the most"),
         (["--nnodes=0"], "at least 1"),
         (["--rdzv-backend=etcd"], "needs --rdzv-endpoint HOST:2379"),

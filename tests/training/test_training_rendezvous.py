@@ -698,8 +698,8 @@ def test_another_job_with_the_same_run_id_is_refused(etcd: MemoryEtcd) -> None:
 
     assert isinstance(error, RendezvousStateError)
     assert str(error) == (
-        "the run id 'job' belongs to another job, which runs 'train.py'; this one runs 'other.py': give it another "
-        "--rdzv-id, or the same script and sizes"
+        "the run id 'job' belongs to another job, 'train.py' (nodes in it: 1); this one is 'other.py': give it "
+        "another --rdzv-id, or the same script and sizes"
     )
     assert first.num_nodes_waiting() == 0
 
@@ -710,6 +710,9 @@ def test_another_job_with_the_same_run_id_is_refused(etcd: MemoryEtcd) -> None:
     assert [info.world_size for info in together(silent.next_rendezvous, carry_on)] == [2, 2]
     for node in (first, silent):
         node.leave()
+    late = handler(etcd, job="train.py, larger")  # when nobody is in it, the run can be continued with other sizes
+    assert together(late.next_rendezvous)[0].world_size == 1
+    late.leave()
 
 
 def test_neither_the_last_call_nor_heartbeats_go_by_a_wall_clock(

@@ -131,9 +131,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             raise
         raise UsageError("") from error  # argparse has said it
     try:
+        if args.nnodes.startswith(":"):
+            args.nnodes = f"{majority(int(args.nnodes[1:]))}{args.nnodes}"
         least, most = parse_min_max_nnodes(args.nnodes)
     except (ValueError, RuntimeError) as error:
-        raise UsageError(f"--nnodes {args.nnodes}: write a number, or the least and the most as MIN:MAX") from error
+        raise UsageError(
+            f"--nnodes {args.nnodes}: write a number, the least and the most as MIN:MAX, or :MAX (the least is then a "
+            "majority)"
+        ) from error
     if not 0 < least <= most:
         raise UsageError(f"--nnodes {args.nnodes}: the least must be at least 1 and not more than the most")
     if args.max_restarts is None:
@@ -142,9 +147,29 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.rdzv_backend in OURS and not args.standalone:
         if not args.rdzv_endpoint:
             raise UsageError(f"--rdzv-backend {args.rdzv_backend} needs --rdzv-endpoint HOST:2379, the address of etcd")
+        if least < majority(most):
+            _say(
+                f"--nnodes {args.nnodes}: fewer than {majority(most)} nodes are no majority of {most}, so that the job "
+                "could be in two parts at once; a part that is long without etcd stops, and checkpoints refuse writers "
+                f"of an older generation (docs/explanation/fencing.md); --nnodes :{most} asks for a majority"
+            )
         if args.rdzv_backend != "etcd-v3":
             _say(f"backend '{args.rdzv_backend}' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
     return args
+
+
+def majority(most: int) -> int:
+    """The least number of nodes of which there cannot be as many again among `most`."""
+    return most // 2 + 1
+
+
+def job_in_words(args: argparse.Namespace) -> str:
+    """What nodes of one job have in common, for telling another job that was given the same run id.
+
+    Not the arguments: they may name a folder of the node. Nor the script's folder, for the same reason.
+    """
+    module = "-m " if args.module else ""
+    return f"{module}{Path(args.training_script).name} on {args.nnodes} nodes"
 
 
 def _check_script(args: argparse.Namespace) -> None:
@@ -233,6 +258,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             max_nodes=config.max_nodes,
             local_addr=config.local_addr,
             next_free_run=generated,
+            job=job_in_words(args),
             **config.rdzv_configs,
         )
         rendezvous.check(parameters)

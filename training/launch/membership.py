@@ -459,14 +459,18 @@ class OpExecutor(torch_.OpExecutor):
         return is_participant and waited is not None and waited >= self._settings.timeout.last_call
 
     def _check_job(self) -> None:
-        """Refuse to join a run of something else, which would get our workers into its world."""
+        """Refuse to join a run of something else, which would get our workers into its world.
+
+        A run that nobody is in may be continued with other sizes.
+        """
         state = self._holder.state
-        if self._job and state.job and self._job != state.job:
+        others = state.last_heartbeats.keys() - {self._node}
+        if self._job and state.job and self._job != state.job and others:
             raise RendezvousStateError(
-                f"the run id '{self._settings.run_id}' belongs to another job, which runs '{state.job}'; this one runs "
-                f"'{self._job}': give it another --rdzv-id, or the same script and sizes"
+                f"the run id '{self._settings.run_id}' belongs to another job, '{state.job}' (nodes in it: "
+                f"{len(others)}); this one is '{self._job}': give it another --rdzv-id, or the same script and sizes"
             )
-        state.job = state.job or self._job
+        state.job = self._job or state.job
 
     def drop_a_dead_node(self) -> None:
         """Ask one participant's host whether its launcher still runs; if not, the next write says so."""
