@@ -64,7 +64,7 @@ from torch.distributed.rendezvous import rendezvous
 from training.launch import exit_codes, notices, torch_private
 from training.launch.lease import StepLease
 from training.launch.peers import is_lost_peer
-from training.launch.torch_private import PrefixStore, Store, TCPStore
+from training.launch.torch_private import HashStore, PrefixStore, Store, TCPStore
 from training.metrics.progress import report_step
 
 logger = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ def run(
 ) -> None:
     """Call `train` for every world until it returns in one.
 
-    The process group is ours: `train` finds it formed, and it is taken down when `train` returns.
+    The process group is ours: `train` finds it formed, in a world of 1 too, and it is taken down when `train` returns.
 
     Args:
         train: the training loop; starts from what `state` holds, and calls `state.commit` after each step.
@@ -575,9 +575,7 @@ class _Session:
         """Wait until all ranks are there, then form the group; returns what each rank has."""
         mine = {"step": state.step, "lineage": state.__dict__["_lineage"]}
         world = self._world
-        if world.size == 1 and self._channel is not None:
-            return [mine]
-        self._store = store = self._connect()
+        self._store = store = HashStore() if world.size == 1 else self._connect()
         store.set(f"here/{world.rank}", json.dumps(mine))
         self._await_all("here")
         summaries = [json.loads(store.get(f"here/{rank}")) for rank in range(world.size)]

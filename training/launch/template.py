@@ -8,8 +8,8 @@ itself once more, and the child becomes what `python -u script.py` would be:
 * own session, so that the agent can signal the worker with all its children;
 * environment, arguments, working directory, output and `sys.path[0]` as for a fresh interpreter, the script run as
   `__main__`, no descriptors but the standard ones and the line to the launcher (`workers.CONTROL`), logging not
-  configured, this package not imported (so that a program may have a package `training` of its own), random numbers
-  of `random` and numpy not shared with siblings;
+  configured, this package out of the way of one named `training` that the program has beside it, random numbers of
+  `random` and numpy not shared with siblings;
 * when launcher or template die, however that comes, the kernel ends their workers: no orphan trains on.
 
 What differs from a fresh interpreter:
@@ -29,6 +29,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import io
 import json
 import logging
@@ -224,14 +225,13 @@ class Template:
 def run_job(job: Job) -> NoReturn:
     """Become the worker: run the script as `__main__`, and exit with its code."""
     sys.argv = [job.program, *job.args]
+    sys.path[0:1] = [job.directory if job.is_module else str(Path(job.program).resolve().parent)]
     _forget_this_package()
     code = 0
     try:
         if job.is_module:
-            sys.path[0:1] = [job.directory]
             runpy.run_module(job.program, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0:1] = [str(Path(job.program).resolve().parent)]
             runpy.run_path(job.program, run_name="__main__")
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
@@ -283,11 +283,15 @@ def _obstacle() -> str:
 
 
 def _forget_this_package() -> None:
-    """Drop our modules: the program may have a package of the same name, and gets ours again if it has not."""
+    """Drop our modules when the program has a package of the same name beside it."""
     package = __name__.partition(".")[0]
+    importlib.invalidate_caches()
+    found = importlib.machinery.PathFinder.find_spec(package, sys.path)
+    ours = sys.modules[package].__spec__
+    if found is not None and ours is not None and found.origin == ours.origin:
+        return
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[name]
-    importlib.invalidate_caches()
 
 
 def _serve(connection: socket.socket, ignored: Set[int]) -> Job:

@@ -14,6 +14,7 @@ import signal
 from typing import Any, Final
 
 from torch._C._distributed_c10d import (
+    HashStore,
     PrefixStore,
     Store,
     TCPStore,
@@ -76,6 +77,7 @@ __all__ = [
     "AgentBase",
     "ExitOp",
     "Handler",
+    "HashStore",
     "NodeDesc",
     "OpExecutor",
     "PrefixStore",

@@ -30,14 +30,12 @@ START: Final = "TRAINYARD_START"
 CONTROL: Final = "TRAINYARD_CONTROL"
 _CONTROL_DESCRIPTOR: Final = 3
 PRELOAD: Final = "TRAINYARD_PRELOAD"
-# What the first DDP constructor imports, and with it half of torch; what saving and loading import; what the hooks
-# import (`torch_private`).
+# What the first DDP constructor imports, and with it half of torch; what saving and loading import; and the hooks.
 MODULES: Final = (
     "torch.nn.parallel",
     "torch._dynamo",
     "torch.distributed.checkpoint",
-    "torch.distributed.elastic.agent.server.local_elastic_agent",
-    "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
+    "training.launch.elastic",
 )
 
 
