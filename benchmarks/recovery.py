@@ -224,16 +224,20 @@ class Measured(Job):
             self.etcd.start()
         for _ in range(self.num_agents):
             self.add_agent()
-        self.settle()
+        self.settle(START)
 
     def add_agent(self) -> Agent:
         """Start one launcher more."""
         self._number += 1
         return self.start(f"agent{self._number}", *self.runner.options, environment=self.runner.environment)
 
-    def settle(self) -> None:
-        """Wait until a world of all nodes has trained for a while."""
-        deadline = time.monotonic() + START
+    def settle(self, patience: float = HANG) -> None:
+        """Wait until a world of all nodes has trained for a while.
+
+        Raises:
+            NeverError: it has not in time, or all launchers have ended.
+        """
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             steps = self.records.read()
             if steps and steps[-1].world_size == self.num_agents:
