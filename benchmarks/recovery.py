@@ -296,8 +296,9 @@ class Measured(Job):
         self.next_world(time.time(), worlds)
 
     def breakdown(self, since: float) -> dict[str, float]:
-        """Seconds by phase, of the launcher that took longest."""
-        records = [event for event in self.events("recovery") if event["time"] > since and event["seconds"]]
+        """Seconds by phase, of the launcher that took longest; not of one that has just come."""
+        events = [event for event in self.events("recovery") if event["time"] > since and event["cause"] != "start"]
+        records = [event for event in events if event["seconds"]]
         return dict(max(records, key=lambda event: event["total"])["seconds"]) if records else {}
 
     def end(self) -> None:
@@ -585,7 +586,7 @@ def verdict(runner: str, fault: str, samples: Sequence[Mapping[str, Any]]) -> st
 
 
 def show(results: Results) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     runners = [runner for runner in RUNNERS if results.cells.get(runner)]
     found = table("fault", *(RUNNERS[runner].title for runner in runners))
     for fault, title in FAULTS.items():
