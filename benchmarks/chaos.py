@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200, help="how many; %(default)s")
     parser.add_argument("--least", type=int, default=2, help="nodes of a world, at least; %(default)s")
     parser.add_argument("--most", type=int, default=3, help="nodes of a world, at most; %(default)s")
-    parser.add_argument("--program", default="careful_ddp.py", help="script in tests/training/programs; %(default)s")
+    parser.add_argument("--program", default="elastic_ddp.py", help="script in tests/training/programs; %(default)s")
     parser.add_argument("--hang", type=float, default=60.0, help="seconds without a step that are wrong; %(default)s")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()

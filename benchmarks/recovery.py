@@ -1,7 +1,7 @@
 """How long training stands still after a fault: stock torchrun and Trainyard, side by side in the same run.
 
     make bench-recovery                                                         # all, about 40 minutes on two cores
-    PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --only plain --repeats 3
+    PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --only plain,hooks --repeats 3
     PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --only torchrun/worker,plain/worker --resume
     PYTHONPATH=.:tests/training .venv/bin/python benchmarks/recovery.py --agents 3 --resume --write-docs
 
@@ -124,6 +124,13 @@ RUNNERS: Final = {
         title="Trainyard, same script",
         module="training",
         program="plain_ddp.py",
+        frozen=_LIVENESS,
+        expected={"start": 9, "worker": 1, "sigterm": 1, "node": 2, "frozen": 6, "join": 8, "store": 9},
+    ),
+    "hooks": Runner(
+        title="Trainyard, with hooks",
+        module="training",
+        program="elastic_ddp.py",
         frozen=_LIVENESS,
         expected={"start": 9, "worker": 1, "sigterm": 1, "node": 2, "frozen": 6, "join": 8, "store": 9},
     ),
