@@ -20,6 +20,8 @@ BUDGET = 10
 class Handler:
     """Answers what has become of the world; each answer once, the last for ever."""
 
+    concerned = "10.0.0.2"
+
     def __init__(self, *changes: str) -> None:
         self.changes = list(changes)
 

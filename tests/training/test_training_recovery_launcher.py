@@ -81,12 +81,17 @@ def test_a_killed_worker_is_one_record_of_each_launcher(job: Job, tmp_path: Path
     assert len(killed["members"]) == killed["world_size"] == 2
     assert (killed["kept"], killed["forked"]) == (0, 1)
     assert killed["step"] == 1
-    assert killed["steps_lost"] >= 5
+    assert killed["steps_lost"] >= 4
     assert set(killed["seconds"]) <= {*PHASES, "interrupted"}
     assert {"rendezvous", "process", "first_step"} <= set(killed["seconds"])
     assert killed["total"] == pytest.approx(sum(killed["seconds"].values()), abs=0.01)
     assert killed["began"] + killed["total"] <= killed["time"] + 0.01
-    wait_for(lambda: len(first.events("recovery")) > 1, f"the record of the other launcher: {job.tail()}")
+    told = wait_for(
+        lambda: [e for e in first.events("recovery") if (e["generation"] or 0) > old], "the other launcher's"
+    )
+    # On a slow machine it may not hear in time that its own worker's failure was the echo of the other's.
+    assert told[0]["cause"] in {"regroup", "worker_failed"}
+    assert told[0]["node"] == ("127.0.0.1" if told[0]["cause"] == "regroup" else "")
 
     # The launcher's own thread for metrics has not kept it from forking workers.
     metrics = wait_for(
@@ -102,5 +107,5 @@ def test_a_killed_worker_is_one_record_of_each_launcher(job: Job, tmp_path: Path
     (tmp_path / "enough").touch()
     assert (first.wait(), second.wait()) == (0, 0), job.tail()
     kept = [json.loads(line) for line in (tmp_path / "records" / "recoveries.jsonl").read_text().splitlines()]
-    told = [event for agent in (first, second) for event in agent.events("recovery")]
-    assert sorted(map(str, (line["began"] for line in kept))) == sorted(map(str, (line["began"] for line in told)))
+    lines = [event for agent in (first, second) for event in agent.events("recovery")]
+    assert sorted(map(str, (line["began"] for line in kept))) == sorted(map(str, (line["began"] for line in lines)))

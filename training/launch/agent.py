@@ -16,6 +16,7 @@ from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from training.launch import exit_codes, torch_private
 from training.launch.etcd_client import EtcdError
@@ -103,6 +104,9 @@ class Agent(AgentBase):
             outcome = "failed" if result is not None and result.is_failed() else "finished"
         except SignalException:
             outcome = "left"
+            raise
+        except RendezvousClosedError:
+            outcome = self._handler.outcome() or "failed"
             raise
         finally:
             self.recorder.abandon(outcome)
@@ -234,15 +238,15 @@ class Agent(AgentBase):
                     for worker in worker_group.workers
                 }
                 return RunResult(state=WorkerState.FAILED, failures=failures)
-        self._begin(CAUSES.get(change, "regroup"), at=since)
+        self._begin(CAUSES.get(change, "regroup"), node=self._handler.concerned, at=since)
         self._restart_workers(worker_group)
         return RunResult(state=WorkerState.HEALTHY)
 
-    def _begin(self, cause: str, detail: str = "", *, at: float | None = None) -> None:
+    def _begin(self, cause: str, *, node: str = "", detail: str = "", at: float | None = None) -> None:
         """Open the record of a recovery."""
         if not self.recorder.is_open:
             self._step_before = self.progress()
-        self.recorder.begin(cause, detail=detail, at=at)
+        self.recorder.begin(cause, node, detail, at=at)
         self.recorder.mark("detect")
 
     def _listen(self, patience: float) -> None:
@@ -316,7 +320,7 @@ class Agent(AgentBase):
         if worker_group.state == WorkerState.HEALTHY and ends and len(ends) == len(handlers):
             return  # training is finished everywhere; nobody needs these workers in a new world
         if not self.recorder.is_open:
-            self._begin(CAUSES.get(self._handler.last_change, "regroup"))
+            self._begin(CAUSES.get(self._handler.last_change, "regroup"), node=self._handler.concerned)
         self._is_restarting = True
         try:
             super()._restart_workers(worker_group)
@@ -328,7 +332,7 @@ class Agent(AgentBase):
         failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
         code = self._rules.decisive(failure.exitcode for failure in failures)
         step = self.progress()
-        self._begin("worker_killed" if code < 0 else "worker_failed", f"exit code {code}")
+        self._begin("worker_killed" if code < 0 else "worker_failed", detail=f"exit code {code}")
         if code != exit_codes.PREEMPTED:
             pid = next(failure.pid for failure in failures if failure.exitcode == code)
             told = "" if step is None else str(step)
@@ -364,7 +368,7 @@ class Agent(AgentBase):
         deadline = time.monotonic() + PEER_LOSS_KNOWN.total_seconds()
         while True:
             if (change := self._handler.change()) in BROKEN:
-                self.recorder.correct(CAUSES.get(change, "regroup"))
+                self.recorder.correct(CAUSES.get(change, "regroup"), self._handler.concerned)
                 return True
             if time.monotonic() >= deadline:
                 return False

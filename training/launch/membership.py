@@ -530,6 +530,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _is_without_etcd: bool  # whether the last question got no answer
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
+    concerned: str  # addresses of the nodes of which `change` spoke last, as far as they are known
     _is_out: bool  # whether we have left the job or closed it
     _worker_store: torch_.TCPStore | None  # served by us while we are the first node
     expects_joiners: bool  # whether a node that comes is a reason to form a new world
@@ -600,6 +601,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         handler._worker_store = None
         handler._is_out = False
         handler.last_change = ""
+        handler.concerned = ""
         handler.expects_joiners = True
         return handler
 
@@ -730,6 +732,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         if self._this_node not in state.participants:
             return "evicted"
         missing = self._world - state.participants.keys()
+        self.concerned = ", ".join(sorted(node.addr for node in missing or state.wait_list))
         # Who left before we saw the complete round is not in our world, but has taken a rank with it.
         if missing or max(state.participants.values()) >= len(state.participants):
             if (missing or state.lost) & state.lost:

@@ -91,7 +91,7 @@ class Recovery:
     cause: str
     """Why: see the table of causes."""
     node: str
-    """The node that was hit, left or came; empty where it is not known."""
+    """The node that was hit, left or came, by its address; empty where it is not known, or is `host` itself."""
     detail: str
     """For people: an exit code, a signal."""
     further: tuple[Fault, ...] = ()
@@ -320,7 +320,7 @@ class Recorder:
             step=step,
             steps_lost=steps_lost,
             seconds=seconds,
-            total=round(sum(seconds.values()), 3),
+            total=round(sum(seconds.values(), 0.0), 3),
             **self._world,
         )
         self._faults = []
