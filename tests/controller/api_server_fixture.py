@@ -25,6 +25,8 @@ from real_api_server import (
     start_controller,
 )
 
+from training.controller.rbac import LEASE_NAME
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -84,7 +86,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def controller(cluster: Cluster) -> Iterator[ControllerProcess]:
-    """One controller for the tests of a module."""
+    """One controller for the tests of a module; it finds no lease of an earlier one."""
+    cluster.admin.delete(f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{LEASE_NAME}")
     made = start_controller(cluster)
     try:
         eventually("the controller leads", lambda: made.leading)

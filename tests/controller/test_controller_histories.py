@@ -187,6 +187,10 @@ class Histories(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
 
+    @rule(seconds=st.sampled_from([-3600, -30, -2, 7200]))
+    def the_clock_jumps(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
     # --- the user ---------------------------------------------------------------------------------------------------
 
     @rule(replicas=st.integers(1, 6))

@@ -170,6 +170,7 @@ def test_a_notice_brings_a_replacement_before_the_worker_leaves(
     left = cluster.wait_running("loop-notice", 2, NODE)
     assert sorted(left) == ["digits-worker-2", "digits-worker-3"]
     eventually("both are counted", lambda: cluster.job("loop-notice", "digits")["status"]["disruptions"] == 2)
+    assert controller.metrics()["trainyard_notice_to_replacement_seconds_count"] > 0
 
 
 def test_c15_a_node_that_is_gone_gives_its_stuck_pods_back(cluster: Cluster, controller: ControllerProcess) -> None:
@@ -279,7 +280,12 @@ def test_health_and_metrics_are_served(controller: ControllerProcess) -> None:
     assert httpx2.get(f"{base}/healthz", timeout=PATIENCE).text == "ok\n"
     assert httpx2.get(f"{base}/readyz", timeout=PATIENCE).status_code == 200
     assert httpx2.get(f"{base}/else", timeout=PATIENCE).status_code == 404
-    assert controller.metrics()['trainyard_api_calls_total{verb="create",resource="pods"}'] > 0
+    metrics = controller.metrics()
+    assert metrics['trainyard_api_calls_total{verb="create",resource="pods"}'] > 0
+    assert metrics['trainyard_job_events_total{reason="ElasticJobCreated"}'] > 0
+    assert metrics['trainyard_queue_seconds_bucket{le="+Inf"}'] == metrics["trainyard_queue_seconds_count"] > 0
+    assert metrics["trainyard_pass_seconds_count"] > 0
+    assert metrics["trainyard_workers_missing"] >= 0
 
 
 def test_each_right_is_used_and_none_is_missing(cluster: Cluster, controller: ControllerProcess) -> None:

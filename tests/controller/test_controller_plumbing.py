@@ -26,11 +26,13 @@ from training.controller import client
 from training.controller import lease as lease_module
 from training.controller.api import ElasticJob, Reason
 from training.controller.client import CONNECTIONS, Api, Object, RateLimit
+from training.controller.events import EventFilter
 from training.controller.executor import Executor, RefusedError, job_record, summarised
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
 from training.controller.main import JsonFormatter, default_address
-from training.controller.planner import Event
+from training.controller.metrics import Histogram
+from training.controller.planner import DeletePod, Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
 from training.controller.store import VANISHED_KEPT, Store
@@ -341,6 +343,15 @@ class TestStore:
         store.nodes.put({"metadata": {"name": "a", "resourceVersion": "2"}})
         assert due == ["n/probing"]
 
+    def test_the_time_of_a_notice_is_kept_until_it_is_withdrawn_or_the_node_has_gone(self) -> None:
+        store = Store(cast("Api", None), job_record, lambda *_: None)
+        taint = {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}}
+        for version, spec, noticed in ((1, {}, False), (2, taint, True), (3, {}, False), (4, taint, True)):
+            store.nodes.put({"metadata": {"name": "a", "resourceVersion": str(version)}, **spec})
+            assert ("a" in store.noticed_at) == noticed
+        store.nodes.drop("a")
+        assert store.noticed_at == {}
+
     def test_an_edit_is_told_apart_from_a_status_write(self) -> None:
         edited: list[str] = []
         store = Store(cast("Api", None), job_record, lambda *_: None, edited=edited.append)
@@ -373,6 +384,37 @@ def test_many_events_of_a_reason_become_one() -> None:
     assert [event.message for event in told] == ["5 times, first: w0 was lost", "resumed"]
 
 
+def test_the_same_news_again_and_again_is_told_less_and_less() -> None:
+    keeps, now = EventFilter(), 0.0
+    told = [
+        event.message
+        for number in range(100)
+        if (event := keeps.pass_on("uid", Event("Normal", Reason.WORKER_DISRUPTED, f"worker {number}"), now))
+        is not None
+    ]
+    assert told == [
+        *(f"worker {number}" for number in range(10)),
+        "20 times within 10 minutes, the last: worker 19",
+        "40 times within 10 minutes, the last: worker 39",
+        "80 times within 10 minutes, the last: worker 79",
+    ]
+    other = Event("Normal", Reason.JOB_FAILED, "over")
+    assert keeps.pass_on("uid", other, now) == keeps.pass_on("other job", other, now) == other
+    later = Event("Normal", Reason.WORKER_DISRUPTED, "later")
+    assert keeps.pass_on("uid", later, now + 600) == later
+
+
+def test_durations_are_counted_by_their_bounds() -> None:
+    histogram = Histogram("wait_seconds", "Time.")
+    for seconds in (0.004, 0.5, 90):
+        histogram.observe(seconds)
+    lines = str(histogram).splitlines()
+    assert lines[:2] == ["# HELP wait_seconds Time.", "# TYPE wait_seconds histogram"]
+    assert 'wait_seconds_bucket{le="0.005"} 1' in lines
+    assert 'wait_seconds_bucket{le="60.0"} 2' in lines
+    assert lines[-3:] == ['wait_seconds_bucket{le="+Inf"} 3', "wait_seconds_sum 90.504", "wait_seconds_count 3"]
+
+
 def test_calls_beyond_the_burst_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
@@ -388,6 +430,23 @@ def test_calls_beyond_the_burst_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     run(work())
     assert waits == pytest.approx([0.01, 0.02, 0.03])
+
+
+def test_a_deletion_that_is_answered_without_a_version_is_left_to_the_watch() -> None:
+    """So the API server answers where the kubelet was faster; a conformance test on a busy computer met it."""
+
+    class Late:
+        async def delete(self, *_: object, **__: object) -> Object:
+            return {"kind": "Pod", "metadata": {"name": "j-worker-0", "namespace": "n"}}
+
+    store = Store(cast("Api", None), job_record, lambda *_: None)
+    store.pods.put(pod("j-worker-0", 1))
+    metadata = {"name": "j", "namespace": "n", "uid": "job"}
+    spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
+    job = ElasticJob.model_validate({"metadata": metadata, "spec": spec})
+    executor = Executor(cast("Api", Late()), store, "me")
+    run(executor._delete_pod(job, DeletePod("j-worker-0", "u", "not wanted")))
+    assert [p.name for p in store.pods_of("n/j")] == ["j-worker-0"]
 
 
 class TestNamesThatAreTaken:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from pydantic import ValidationError
 from training.controller import client, pods
 from training.controller.api import API_VERSION, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, Reason
 from training.controller.client import CONFLICT, CONNECTIONS, NOT_FOUND, Api, Object, code_of
+from training.controller.events import EventFilter
+from training.controller.metrics import Histogram
 from training.controller.planner import (
     Action,
     CreatePod,
@@ -65,6 +68,13 @@ class Executor:
         self._create_errors: dict[str, str] = {}
         self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
         self._told: dict[str, str] = {}  # by job key: UID of the job whose user was told of its Service's name
+        self._filter = EventFilter()
+        self.happened: Counter[str] = Counter()
+        """Events so far by reason."""
+        self.replacements = Histogram(
+            "trainyard_notice_to_replacement_seconds",
+            "Time from the notice of a node's end until another worker was created.",
+        )
         self._events: asyncio.Queue[tuple[ElasticJob, Event]] = asyncio.Queue(MOST_EVENTS_WAITING)
         self.plans = 0
         self.seconds = 0.0
@@ -106,6 +116,7 @@ class Executor:
         self.seconds += busy
         await self._write_status(job, result.status)
         self._store.forget_vanished(key, vanished)
+        self.happened.update(str(event.reason) for event in result.events)
         self._tell(job, summarised(result.events))
         await self._carry_out(key, job, result)
         return Pass(result.requeue_after.total_seconds() if result.requeue_after is not None else None, busy)
@@ -145,6 +156,9 @@ class Executor:
             log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
         if creations:
             await self._create_pods(key, job, creations)
+            for node in result.replaced_nodes:
+                if (noticed := self._store.noticed_at.pop(node, None)) is not None:
+                    self.replacements.observe(time.monotonic() - noticed)
         if any(isinstance(action, DeleteJob) for action in others):
             await self._delete(client.Job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
             log.info("deleted the job: its time to live is over", extra={"job": key})
@@ -202,8 +216,8 @@ class Executor:
         answer = await self._delete(
             client.Pod, job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds
         )
-        if answer is None or answer.get("kind") != "Pod":
-            return  # the watch tells
+        if answer is None or answer.get("kind") != "Pod" or "resourceVersion" not in answer["metadata"]:
+            return  # the watch tells (of a pod that went meanwhile the API server answers with no version)
         if answer["metadata"].get("deletionTimestamp") and not _gone_at_once(answer):
             self._store.pods.put(answer)
         else:
@@ -273,12 +287,15 @@ class Executor:
     def _tell(self, job: ElasticJob, events: Sequence[Event]) -> None:
         for event in events:
             log.info("%s", event.message, extra={"job": job.key, "reason": str(event.reason)})
-            if not self._events.full():
-                self._events.put_nowait((job, event))
+            self._queue_event(job, event)
 
     def _tell_pods(self, job: ElasticJob, reason: Reason, verb: str, actions: Sequence[CreatePod | DeletePod]) -> None:
-        if not self._events.full():
-            self._events.put_nowait((job, Event("Normal", reason, f"{verb} {_names(actions)}")))
+        self._queue_event(job, Event("Normal", reason, f"{verb} {_names(actions)}"))
+
+    def _queue_event(self, job: ElasticJob, event: Event) -> None:
+        worth_a_call = self._filter.pass_on(job.metadata.uid, event, time.monotonic())
+        if worth_a_call is not None and not self._events.full():
+            self._events.put_nowait((job, worth_a_call))
 
     async def run_events(self) -> None:
         """Sends events until cancelled."""

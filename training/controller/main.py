@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from training.controller.client import CONFLICT, Api, code_of, explain
 from training.controller.executor import Executor, RefusedError, job_record
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
+from training.controller.metrics import Histogram, metric
 from training.controller.pods import RendezvousLogin
 from training.controller.queue import KeyQueue
 from training.controller.rbac import LEASE_NAME
@@ -76,6 +78,7 @@ class Controller:
         self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
         self._leading = False
         self._errors = 0
+        self._passes = Histogram("trainyard_pass_seconds", "Time of a pass over a job, with its calls.")
 
     @property
     def ready(self) -> bool:
@@ -130,6 +133,7 @@ class Controller:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
+            began = time.monotonic()
             try:
                 result = await self._executor.reconcile(key)
             except RefusedError as error:
@@ -151,6 +155,7 @@ class Controller:
                 wait = self._queue.failed(key)
                 log.exception("planning failed; next try in %.1f s", wait, extra={"job": key})
             else:
+                self._passes.observe(time.monotonic() - began)
                 self._queue.done(key, result.planning_seconds)
                 if self._store.jobs.get(key) is None:
                     self._queue.forget(key)
@@ -160,36 +165,44 @@ class Controller:
     def metrics(self) -> str:
         """Prometheus' text format."""
         jobs: dict[str, int] = {}
+        missing = 0
         for record in self._store.jobs:
+            if record.job is not None:
+                missing += max(0, record.job.status.desired_replicas - record.job.status.ready_replicas)
             phase = str(record.job.status.phase or "Pending") if record.job is not None else "Unreadable"
             jobs[phase] = jobs.get(phase, 0) + 1
         lines = [
-            _metric("trainyard_controller_leader", "gauge", "1 while this process leads.", {"": int(self._leading)}),
-            _metric("trainyard_elasticjobs", "gauge", "Jobs by phase.", {f'phase="{k}"': v for k, v in jobs.items()}),
-            _metric("trainyard_worker_pods", "gauge", "Worker pods known.", {"": len(self._store.pods.all())}),
-            _metric("trainyard_queue_length", "gauge", "Jobs waiting to be looked at.", {"": len(self._queue)}),
-            _metric("trainyard_plans_total", "counter", "Plans made.", {"": self._executor.plans}),
-            _metric("trainyard_plan_seconds_total", "counter", "Time spent planning.", {"": self._executor.seconds}),
-            _metric("trainyard_errors_total", "counter", "Passes that failed.", {"": self._errors}),
-            _metric(
+            metric("trainyard_controller_leader", "gauge", "1 while this process leads.", {"": int(self._leading)}),
+            metric("trainyard_elasticjobs", "gauge", "Jobs by phase.", {f'phase="{k}"': v for k, v in jobs.items()}),
+            metric("trainyard_worker_pods", "gauge", "Worker pods known.", {"": len(self._store.pods.all())}),
+            metric("trainyard_workers_missing", "gauge", "Workers wanted that are not ready.", {"": missing}),
+            metric("trainyard_queue_length", "gauge", "Jobs waiting to be looked at.", {"": len(self._queue)}),
+            metric("trainyard_plans_total", "counter", "Plans made.", {"": self._executor.plans}),
+            metric("trainyard_plan_seconds_total", "counter", "Time spent planning.", {"": self._executor.seconds}),
+            metric("trainyard_errors_total", "counter", "Passes that failed.", {"": self._errors}),
+            metric(
                 "trainyard_lists_total",
                 "counter",
                 "Full lists read; each after the first four stands for a watch that could not be resumed.",
                 {"": sum(informer.relists for informer in self._store.informers)},
             ),
-            _metric(
+            metric(
                 "trainyard_api_calls_total",
                 "counter",
                 "Calls to the API server.",
                 {f'verb="{verb}",resource="{resource}"': n for (verb, resource), n in self._api.calls.items()},
             ),
+            metric(
+                "trainyard_job_events_total",
+                "counter",
+                "What happened to jobs, by reason; told as events too, but there repetitions are left out.",
+                {f'reason="{reason}"': n for reason, n in self._executor.happened.items()},
+            ),
+            str(self._queue.waits),
+            str(self._passes),
+            str(self._executor.replacements),
         ]
         return "".join(lines)
-
-
-def _metric(name: str, kind: str, text: str, values: dict[str, float]) -> str:
-    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-    return head + "".join(f"{name}{{{labels}}} {n}\n" if labels else f"{name} {n}\n" for labels, n in values.items())
 
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:

@@ -141,6 +141,8 @@ class Plan:
     events: tuple[Event, ...] = ()
     requeue_after: timedelta | None = None
     """When to look again even if nothing happens."""
+    replaced_nodes: tuple[str, ...] = ()
+    """Nodes under notice for whose workers others are created."""
 
 
 def bounds(job: ElasticJob) -> tuple[int, int]:
@@ -218,6 +220,7 @@ class _Planning:
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     timers: list[datetime] = field(default_factory=list)
+    replaced_nodes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = self.now
@@ -249,7 +252,7 @@ class _Planning:
         self._force_delete_stuck()
         self._summarise()
         wait = max(min(self.timers) - self.clock, SHORTEST_WAIT) if self.timers else None
-        return Plan(tuple(self.actions), self.status, tuple(self.events), wait)
+        return Plan(tuple(self.actions), self.status, tuple(self.events), wait, tuple(self.replaced_nodes))
 
     def _mention_ignored_restart_policy(self) -> None:
         policy = self.job.spec.worker.restart_policy
@@ -713,6 +716,7 @@ class _Planning:
                 self.timers.append(ready)
                 return
         for name in dict.fromkeys(pod.node or "" for pod in leaving[:missing]):
+            self.replaced_nodes.append(name)
             notice = self.nodes[name].notice
             self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {name} ({notice}) will be taken away")
         taken = {pod.name for pod in self.pods if not pod.gone and not (pod.finished and pod.uid in self.doomed)}

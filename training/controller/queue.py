@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 
+from training.controller.metrics import Histogram
+
 FIRST_RETRY = 0.2  # seconds
 LONGEST_RETRY = 60.0
 SHARE = 10
@@ -22,6 +24,7 @@ class KeyQueue:
         self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._changed = asyncio.Event()
+        self.waits = Histogram("trainyard_queue_seconds", "Time from when a job was due until it was looked at.")
 
     def __len__(self) -> int:
         return len(self._due)
@@ -39,7 +42,7 @@ class KeyQueue:
             now = time.monotonic()
             key, due = self._next()
             if key is not None and due <= now:
-                del self._due[key]
+                self.waits.observe(now - self._due.pop(key))
                 self._working.add(key)
                 return key
             self._changed.clear()

@@ -83,6 +83,8 @@ class Store:
         self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job key and UID
         self._vanished_at: deque[tuple[float, str, str]] = deque()  # when, job key and UID
         self._lost_nodes: set[str] = set()
+        self.noticed_at: dict[str, float] = {}
+        """When the end of a node was announced whose workers have not been replaced yet; of the monotonic clock."""
         ours = f"{LABEL_GROUP_NAME}={GROUP}"
         self.jobs = Informer(api, client.Job, job_record, self._job_changed, namespace=namespace)
         self.pods = Informer(
@@ -192,6 +194,10 @@ class Store:
     def _node_changed(self, key: str, old: NodeRecord | None, new: NodeRecord | None) -> None:
         if old is not None and new is not None and replace(old, resource_version=new.resource_version) == new:
             return  # a heartbeat
+        if new is None or new.notice is None:
+            self.noticed_at.pop(key, None)
+        elif old is not None and old.notice is None:
+            self.noticed_at[key] = time.monotonic()
         if new is not None:
             self._lost_nodes.discard(key)
         elif old is not None:

@@ -1,0 +1,45 @@
+"""Prometheus' text format: the little of it that the controller needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets of durations."""
+
+
+class Histogram:
+    """How long something took, counted by upper bounds."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._counts = [0] * len(SECONDS)
+        self.number = 0
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Counts one."""
+        self.number += 1
+        self.sum += seconds
+        for index, bound in enumerate(SECONDS):
+            if seconds <= bound:
+                self._counts[index] += 1
+
+    def __str__(self) -> str:
+        buckets = [f'{self._name}_bucket{{le="{bound}"}} {n}' for bound, n in zip(SECONDS, self._counts, strict=True)]
+        lines = [
+            f"# HELP {self._name} {self._text}",
+            f"# TYPE {self._name} histogram",
+            *buckets,
+            f'{self._name}_bucket{{le="+Inf"}} {self.number}',
+            f"{self._name}_sum {self.sum}",
+            f"{self._name}_count {self.number}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def metric(name: str, kind: str, text: str, values: Mapping[str, float]) -> str:
+    """A gauge or counter; `values` by labels, as `phase="Running"`, or by the empty string."""
+    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    return head + "".join(f"{name}{{{labels}}} {n}\n" if labels else f"{name} {n}\n" for labels, n in values.items())
