@@ -4,7 +4,8 @@
         --rdzv-backend etcd --rdzv-endpoint etcd:2379 --rdzv-id job-7 train.py --lr 0.1
     python -m training --nproc-per-node 2 -m my_package.train
 
-Options and `PET_*` variables are torchrun's own; its parser reads them. What is different:
+Options and `PET_*` variables are torchrun's own; its parser reads them. Ours, and what becomes of each of torchrun's,
+stand in `training.launch.options` and docs/reference/launcher.md. What is different:
 
 * Backend `etcd` is served by our `etcd-v3` (`training.launch.rendezvous`); etcd has no v2 API any more.
 * Workers fork from a process that has imported torch (`training.launch.template`).
@@ -18,8 +19,7 @@ Options and `PET_*` variables are torchrun's own; its parser reads them. What is
   imported.
 * Without `--rdzv-id` the id is made from the command, and a finished run of the same command is not joined.
 
-Other backends (c10d, static) work as in torchrun, with the first two points of what they lack: nobody notices a silent
-node, and the node that hosts the store must not die.
+Other backends (c10d, static) work as in torchrun, and with its limits, which are named once at the start (`LIMITS`).
 """
 
 import argparse
@@ -27,52 +27,65 @@ import hashlib
 import importlib.util
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final
 
 from training.diagnose import image
-from training.launch import exit_codes
-from training.launch.template import Job, Template, exit_quickly, run_job
+from training.launch import exit_codes, init_method, options
+from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
-
-if TYPE_CHECKING:
-    from torch.distributed.launcher.api import LaunchConfig
 
 PROGRAM: Final = "python -m training"
 SHARE_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # For an elastic job without --max-restarts; lack of progress ends it much sooner.
 MANY_RESTARTS: Final = 1000
 OURS: Final = frozenset({"etcd", "etcd-v2", "etcd-v3"})
+# torch's own default, and its variable.
+SHUTDOWN_TIMEOUT: Final = timedelta(seconds=30)
+SHUTDOWN_TIMEOUT_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+# What torch's own rendezvous cannot do, told once at the start.
+LIMITS: Final = {
+    "c10d": "a node that falls silent is noticed only when a collective times out, one that leaves is missed as late "
+    "as a dead one, all end when the node with the store dies, after a pause of the store two worlds can train at "
+    "once, and --max-restarts counts on each node",
+    "static": "when a node is lost the job fails, and has to be started again on all nodes",
+}
 
 
-def main() -> NoReturn:
-    """Run the launcher and exit with its code (see `training.launch.exit_codes`)."""
-    code = run(sys.argv[1:])
-    exit_quickly(code)
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run the launcher; returns its exit code."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_at_once)  # process 1 would ignore SIGTERM otherwise; torch takes over later
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the launcher with these arguments (those of the command line by default); returns its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault(SHARE_STORE, "1")
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     if "OMP_NUM_THREADS" not in os.environ and _num_workers(argv) > 1:
         os.environ["OMP_NUM_THREADS"] = "1"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # What is wrong shows in a moment, and torch takes seconds.
+    if wrong := [*options.mistakes_in_variables(os.environ), *_wrong_at_first_look(argv)]:
+        return _usage(UsageError(*wrong))
 
-    # Slow imports (seconds) only after the handlers are set, and once for launcher and workers together.
-    from training.launch import workers  # noqa: PLC0415
+    # Slow imports (seconds), once for launcher and workers together.
+    from training.launch import hardware, workers  # noqa: PLC0415
 
     try:
         args = parse(argv)
+        options.export(args)
+        hardware.check(args.nproc_per_node, args.backend)
     except UsageError as error:
         return _usage(error)
+    except hardware.MissingError as error:
+        return _usage(UsageError(str(error)))
+    except TimeoutError as error:
+        _say(str(error))
+        return exit_codes.FAILED
+    _notices(args)
     if (code := image.at_start()) is not None:
         return code
 
@@ -109,19 +122,30 @@ def _num_workers(argv: Sequence[str]) -> int:
 
 
 class UsageError(Exception):
-    """The command cannot work, now or later; the message says why and what to write instead."""
+    """The command cannot work, now or later; each argument is a sentence with what to write instead."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
+
+
+def _wrong_at_first_look(argv: Sequence[str]) -> list[str]:
+    args = options.first_look(argv)
+    return [] if args is None else list(_mistakes(args))
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read torchrun's options, and settle what its defaults leave open.
+    """Read torchrun's options and ours, and settle what torchrun's defaults leave open.
 
     Raises:
         UsageError: the script or the id is missing, or options contradict each other.
     """
-    from torch.distributed.run import get_args_parser, parse_min_max_nnodes  # noqa: PLC0415
+    from torch import __version__ as torch_version  # noqa: PLC0415
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415
 
     parser = get_args_parser()
     parser.prog = PROGRAM
+    missing = options.add_missing(parser)
+    options.add_own(parser)
     if "PET_MAX_RESTARTS" not in os.environ:
         parser.set_defaults(max_restarts=None)
     try:
@@ -130,32 +154,45 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if error.code in (0, None):
             raise
         raise UsageError("") from error  # argparse has said it
-    try:
-        if args.nnodes.startswith(":"):
-            args.nnodes = f"{majority(int(args.nnodes[1:]))}{args.nnodes}"
-        least, most = parse_min_max_nnodes(args.nnodes)
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"--nnodes {args.nnodes}: write a number, the least and the most as MIN:MAX, or :MAX (the least is then a "
-            "majority)"
-        ) from error
-    if not 0 < least <= most:
-        raise UsageError(f"--nnodes {args.nnodes}: the least must be at least 1 and not more than the most")
+    wrong = [
+        f"{option.name} needs a newer torch than {torch_version}, which is installed"
+        for option in missing
+        if getattr(args, option.field) != option.default and option.field not in _OURS_IN_OLD_TORCH
+    ]
+    wrong += _mistakes(args)
+    if wrong:
+        raise UsageError(*wrong)
+    least, most = _nodes(args.nnodes)
+    if args.nnodes.startswith(":"):
+        args.nnodes = f"{least}:{most}"
     if args.max_restarts is None:
-        args.max_restarts = MANY_RESTARTS if args.rdzv_backend in OURS and least < most else 0
-    _check_script(args)
-    if args.rdzv_backend in OURS and not args.standalone:
-        if not args.rdzv_endpoint:
-            raise UsageError(f"--rdzv-backend {args.rdzv_backend} needs --rdzv-endpoint HOST:2379, the address of etcd")
-        if least < majority(most):
-            _say(
-                f"--nnodes {args.nnodes}: fewer than {majority(most)} nodes are no majority of {most}, so that the job "
-                "could be in two parts at once; a part that is long without etcd stops, and checkpoints refuse writers "
-                f"of an older generation (docs/explanation/fencing.md); --nnodes :{most} asks for a majority"
-            )
-        if args.rdzv_backend != "etcd-v3":
-            _say(f"backend '{args.rdzv_backend}' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
+        args.max_restarts = MANY_RESTARTS if _is_ours(args) and least < most else 0
+    if args.signals_to_handle == options.SIGNALS and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        args.signals_to_handle = options.SIGNALS.replace(",SIGHUP", "")  # nohup
+    if args.shutdown_timeout is None:
+        args.shutdown_timeout = int(os.environ.get(SHUTDOWN_TIMEOUT_VARIABLE, SHUTDOWN_TIMEOUT.total_seconds()))
     return args
+
+
+# What the launcher itself does with every torch.
+_OURS_IN_OLD_TORCH: Final = frozenset({"shutdown_timeout", "signals_to_handle"})
+
+
+def _is_ours(args: argparse.Namespace) -> bool:
+    return args.rdzv_backend in OURS and not args.standalone
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    """The least and the most of `--nnodes`; where only the most is given, the least is a majority.
+
+    Raises:
+        ValueError: it is not `N`, `MIN:MAX` or `:MAX`.
+    """
+    least, *others = text.split(":")
+    if not others:
+        return int(least), int(least)
+    (most,) = map(int, others)
+    return int(least) if least else majority(most), most
 
 
 def majority(most: int) -> int:
@@ -172,8 +209,61 @@ def job_in_words(args: argparse.Namespace) -> str:
     return f"{module}{Path(args.training_script).name} on {args.nnodes} nodes"
 
 
-def _check_script(args: argparse.Namespace) -> None:
+def _mistakes(args: argparse.Namespace) -> Iterator[str]:
+    """All that is wrong, as sentences. Needs no torch."""
+    yield from _mistakes_in_size(args)
+    yield from _mistakes_in_script(args)
+    if _is_ours(args) and not args.rdzv_endpoint:
+        yield f"--rdzv-backend {args.rdzv_backend} needs --rdzv-endpoint HOST:2379, the address of etcd"
+    if args.max_restarts is not None and args.max_restarts < 0:
+        yield f"--max-restarts {args.max_restarts}: write 0 or more"
+    if not 0 < args.monitor_interval < float("inf"):
+        yield f"--monitor-interval {args.monitor_interval}: write seconds, more than 0"
+    yield from _mistakes_in_times(args)
+    for name in args.signals_to_handle.split(","):
+        if name.strip() not in signal.Signals.__members__:
+            yield f"--signals-to-handle: there is no signal '{name}'"
+    if not all(rank.strip().isdecimal() for rank in args.local_ranks_filter.split(",") if args.local_ranks_filter):
+        yield f"--local-ranks-filter {args.local_ranks_filter}: write local ranks, as 0,1"
+    yield from _mistakes_in_rules(args)
+    for option in options.OWN:
+        value = getattr(args, option.field)
+        if value is not None and option.choices and value not in option.choices:
+            yield f"{option.variable}={value}: write {', '.join(option.choices)}"
+    if args.init_method is not None and (told := init_method.mistake(args.init_method, is_one_node=_is_one_node(args))):
+        yield told
+
+
+def _mistakes_in_size(args: argparse.Namespace) -> Iterator[str]:
+    try:
+        least, most = _nodes(args.nnodes)
+    except ValueError:
+        yield (
+            f"--nnodes {args.nnodes}: write a number, the least and the most as MIN:MAX, or :MAX (the least is then a "
+            "majority)"
+        )
+    else:
+        if not 0 < least <= most:
+            yield f"--nnodes {args.nnodes}: the least must be at least 1 and not more than the most"
+        elif args.standalone and least > 1:
+            yield f"--standalone is for one node, and --nnodes {args.nnodes} waits for more: name a --rdzv-backend"
+    number = args.nproc_per_node
+    if number.removeprefix("-").isdecimal() and int(number) < 1:
+        yield f"--nproc-per-node {number}: at least one worker per node"
+
+
+def _is_one_node(args: argparse.Namespace) -> bool:
+    try:
+        return _nodes(args.nnodes)[1] == 1
+    except ValueError:
+        return True
+
+
+def _mistakes_in_script(args: argparse.Namespace) -> Iterator[str]:
     name = args.training_script
+    for other, is_given in (("--no-python", args.no_python), ("--run-path", args.run_path)):
+        if args.module and is_given:
+            yield f"--module names a Python module and {other} a file: give one of them"
     if args.module:
         top = name.partition(".")[0]
         if str(Path.cwd()) not in sys.path:
@@ -183,9 +273,56 @@ def _check_script(args: argparse.Namespace) -> None:
         except (ImportError, ValueError):
             found = None
         if found is None:
-            raise UsageError(f"-m {name}: there is no module '{top}' here; check the name and PYTHONPATH")
-    elif not args.no_python and not Path(name).is_file():
-        raise UsageError(f"there is no script '{name}' (working directory: {Path.cwd()})")
+            yield f"-m {name}: there is no module '{top}' here; check the name and PYTHONPATH"
+    elif args.run_path or not args.no_python:
+        if not Path(name).is_file():
+            yield f"there is no script '{name}' (working directory: {Path.cwd()})"
+    elif shutil.which(name) is None:
+        yield f"--no-python: there is no program '{name}' on PATH or in {Path.cwd()}, or it is not executable"
+
+
+def _mistakes_in_times(args: argparse.Namespace) -> Iterator[str]:
+    text = os.environ.get(SHUTDOWN_TIMEOUT_VARIABLE, "0")
+    if args.shutdown_timeout is not None and args.shutdown_timeout < 0:
+        yield f"--shutdown-timeout {args.shutdown_timeout}: write seconds, 0 or more"
+    elif args.shutdown_timeout is None and not text.isdecimal():
+        yield f"{SHUTDOWN_TIMEOUT_VARIABLE}={text}: write seconds, 0 or more"
+
+
+def _mistakes_in_rules(args: argparse.Namespace) -> Iterator[str]:
+    for option, codes in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on)):
+        if not codes:
+            continue
+        if not _is_ours(args):
+            yield f"{option} needs --rdzv-backend etcd: with others torch's own agent decides, by --max-restarts alone"
+        try:
+            exit_codes.Rules.parse(restart=codes, final="")
+        except ValueError as error:
+            yield f"{option}: {error}"
+
+
+def _notices(args: argparse.Namespace) -> None:
+    """What is done otherwise than the command says, and the limits of what it asks for; each once."""
+    for sentence in options.unknown_variables(os.environ):
+        _say(sentence)
+    if args.standalone and args.rdzv_backend != "static":
+        _say(f"--standalone: one node without a store; --rdzv-backend {args.rdzv_backend} is not used")
+    elif args.rdzv_backend in OURS:
+        least, most = _nodes(args.nnodes)
+        if least < majority(most):
+            _say(
+                f"--nnodes {args.nnodes}: fewer than {majority(most)} nodes are no majority of {most}, so that the job "
+                "could be in two parts at once; a part that is long without etcd stops, and checkpoints refuse writers "
+                f"of an older generation (docs/explanation/fencing.md); --nnodes :{most} asks for a majority"
+            )
+        if args.rdzv_backend != "etcd-v3":
+            _say(f"backend '{args.rdzv_backend}' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
+        ignored = {"--node-rank": args.node_rank, "--master-addr": args.master_addr != "127.0.0.1"}
+        for option in [name for name, is_given in {**ignored, "--master-port": args.master_port}.items() if is_given]:
+            _say(f"{option} is ignored: it is for the backend 'static', here the nodes agree on ranks and address")
+    elif args.rdzv_backend in LIMITS and not _is_one_node(args):
+        limits = LIMITS[args.rdzv_backend]
+        _say(f"rendezvous '{args.rdzv_backend}': {limits}. None of this holds for --rdzv-backend etcd")
 
 
 def _launch(args: argparse.Namespace, template: Template | None) -> int:
@@ -198,18 +335,33 @@ def _launch(args: argparse.Namespace, template: Template | None) -> int:
     from training.launch.etcd_client import EtcdError  # noqa: PLC0415
 
     try:
-        if args.rdzv_backend not in OURS or args.standalone:
-            return _launch_with_torch(args)
-        return _launch_with_etcd(args, template)
+        _check_event_log_handler(args.event_log_handler)
+        with init_method.exported():
+            return _launch_with_etcd(args, template) if _is_ours(args) else _launch_with_torch(args)
     except ChildFailedError as error:
         sys.stderr.write(f"{error}\n")
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
-        return exit_codes.Rules().of_failure([failure.exitcode for failure in failures])
+        return _rules(args).of_failure([failure.exitcode for failure in failures])
     except SignalException as error:
         return exit_codes.of_signal(error.sigval)
     except (EtcdError, RendezvousError, DistStoreError) as error:
         _say(str(error) or type(error).__name__)
         return exit_codes.FAILED
+
+
+def _rules(args: argparse.Namespace) -> exit_codes.Rules:
+    return exit_codes.Rules.parse(restart=args.restart_on or "", final=args.no_restart_on or "")
+
+
+def _check_event_log_handler(name: str) -> None:
+    from torch.distributed.elastic.events.handlers import get_logging_handler  # noqa: PLC0415
+
+    try:
+        get_logging_handler(name)
+    except KeyError as error:
+        raise UsageError(
+            f"--event-log-handler {name}: no such handler is registered; torch has null, console"
+        ) from error
 
 
 def _launch_with_torch(args: argparse.Namespace) -> int:
@@ -269,8 +421,8 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     if generated:
         _say(f"no --rdzv-id given; nodes that run the same command meet as '{handler.get_run_id()}'")
 
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    _raise_on_signals(config)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = args.signals_to_handle
+    _raise_on_signals(args.signals_to_handle)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         spec = WorkerSpec(
             role=config.role,
@@ -291,9 +443,9 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             logs_specs=config.logs_specs,
             start_method=config.start_method,
             log_line_prefix_template=config.log_line_prefix_template,
-            shutdown_timeout=config.shutdown_timeout,
+            shutdown_timeout=args.shutdown_timeout,
             progress_file=Path(scratch) / "progress",
-            rules=exit_codes.Rules(),
+            rules=_rules(args),
         )
         try:
             if template is not None and not template.wait_until_ready():
@@ -333,7 +485,7 @@ def command_id(args: argparse.Namespace) -> str:
     return f"{Path(args.training_script).stem}-{digest}"
 
 
-def _raise_on_signals(config: "LaunchConfig") -> None:
+def _raise_on_signals(names: str) -> None:
     """From here on a signal is an exception, so that the node leaves the job wherever it is."""
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
 
@@ -341,20 +493,13 @@ def _raise_on_signals(config: "LaunchConfig") -> None:
         name = signal.Signals(number).name
         raise SignalException(f"the launcher got {name}", signal.Signals(number))
 
-    for name in config.signals_to_handle.split(","):
-        number = getattr(signal, name.strip(), None)
-        if number is None:
-            raise UsageError(f"--signals-to-handle: there is no signal '{name}'")
-        signal.signal(number, raise_signal)
-
-
-def _exit_at_once(number: int, _: FrameType | None) -> None:
-    os._exit(exit_codes.of_signal(number))
+    for name in names.split(","):
+        signal.signal(signal.Signals[name.strip()], raise_signal)
 
 
 def _usage(error: UsageError) -> int:
-    if str(error):
-        _say(str(error))
+    for sentence in filter(None, error.args):
+        _say(sentence)
     return exit_codes.USAGE
 
 
