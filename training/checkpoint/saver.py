@@ -49,7 +49,8 @@ class AsyncSaver:
         self._optimizer = optimizer
         self._on_saved = on_saved
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
+        # The save that nobody has waited for yet.
+        self.writing: Future[None] | None = None
         self._copied = threading.Event()
         self._copied.set()
         self._buffers: dict[str, Tensor] = {}
@@ -80,7 +81,7 @@ class AsyncSaver:
                 self._buffers[name].copy_(tensor)
         self._copied.clear()
         snapshot = Snapshot(step=step, values=values, tensors=self._buffers, metrics=dict(metrics or {}))
-        self._writing = self._thread.submit(self._write, snapshot, later, start)
+        self.writing = self._thread.submit(self._write, snapshot, later, start)
         self.stalled += time.monotonic() - start
 
     def settle(self) -> None:
@@ -97,7 +98,7 @@ class AsyncSaver:
             CheckpointError: it could not be written.
         """
         start = time.monotonic()
-        writing, self._writing = self._writing, None
+        writing, self.writing = self.writing, None
         try:
             if writing:
                 writing.result()

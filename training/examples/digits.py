@@ -30,6 +30,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFolder, StaleWriterError, Writer
+from training.checkpoint.saver import AsyncSaver
 from training.data.cursor import Ids, SampleCursor, epoch_order, loss_weight, rank_slice
 from training.launch import exit_codes, notices
 from training.launch.peers import is_lost_peer
@@ -94,10 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     network = DistributedDataParallel(model) if world_size > 1 else model
     inputs, targets = inputs.to(device), targets.to(device)
 
+    def report(step: int, path: Path, seconds: float) -> None:
+        emit("checkpoint", step=step, path=str(path), seconds=round(seconds, 3))
+
+    saver = AsyncSaver(folder, optimizer=optimizer, on_saved=report)
+
     def save(step: int, result: dict[str, float] | None = None) -> None:
         if rank != 0:
             return
-        start = time.monotonic()
         state = {
             "step": step,
             "generation": generation,
@@ -107,8 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "optimizer": optimizer.state_dict(),
             "result": result or {},
         }
-        path = folder.save(step, state)
-        emit("checkpoint", step=step, path=str(path), seconds=round(time.monotonic() - start, 3))
+        saver.save(step, state)
 
     for step in range(first_step + 1, num_steps + 1):  # steps are numbered by how many are complete after them
         step_start = time.monotonic()
@@ -141,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if must_stop or step % args.checkpoint_every == 0:
             save(step)
         if must_stop:
+            saver.close()
             leave(world_size)
             return exit_codes.PREEMPTED
         time.sleep(max(0.0, step_start + args.step_seconds - time.monotonic()))
@@ -148,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accuracy = evaluate(model, inputs[held_out], targets[held_out])
     result = {"accuracy": round(accuracy, 4), "loss": round(loss, 6), "samples": cursor.num_samples_before(num_steps)}
     save(num_steps, result)
+    saver.close()
     if rank == 0:
         emit("finished", step=num_steps, **result)
     leave(world_size)
