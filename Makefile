@@ -28,7 +28,7 @@ clean: ## remove the state as well (keeps .venv and the built engines)
 setup: .venv/installed ## only install: Python environment and engines
 	@$(RUN) engines build
 
-test: test-unit test-engines test-builds ## all tests but test-images, on the real engines (builds what is missing)
+test: test-unit test-engines test-oldest-torch test-builds ## all tests but test-images, on real engines (builds them)
 
 test-unit: .venv/installed ## the tests that need no engine
 	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
@@ -38,6 +38,13 @@ histories: .venv/installed ## the controller's planner against 10,000 random his
 
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
+
+# What of the launcher meets torch, on the real etcd as well. Its own tests of options and pages are for the newest torch.
+OLDEST_TORCH := $(addprefix tests/training/test_training_,torch_private.py agent.py exit_codes.py options.py \
+  launcher.py rendezvous.py template.py process_group.py elastic.py)
+
+test-oldest-torch: setup .venv-oldest/installed ## the launcher on the oldest torch of images/matrix.toml (7 GB more)
+	@.venv-oldest/bin/pytest $(OLDEST_TORCH)
 
 test-builds: .venv/installed ## small images, really built: as root, with buildah and debootstrap
 	@if [ "$$(id -u)" = 0 ] && command -v buildah >/dev/null && command -v debootstrap >/dev/null; then
@@ -70,6 +77,7 @@ lock: $(UV) .venv/installed ## write the locked requirements anew
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 	.venv/bin/python -m images.locks $(UV)
+	compile --group oldest-torch -c images/locks/torch-2.9.1.txt -o requirements/oldest-torch.txt
 
 bench: setup ## measure the whole path on this computer
 	@.venv/bin/python benchmarks/local_stack.py
@@ -98,6 +106,16 @@ bench-chaos: setup ## 200 random faults on one job, and what must hold neverthel
 	$(UV) pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 	echo "✓ Python environment $$((SECONDS - begin)) s" >&2
+
+.venv-oldest/installed: requirements/oldest-torch.txt .venv/installed
+	@exec 9> .venv.lock && flock 9
+	begin=$$SECONDS
+	echo "… Python environment with the oldest torch (.venv-oldest: 7 GB)" >&2
+	[ -x .venv-oldest/bin/python ] || $(UV) venv --quiet --allow-existing --python 3.11 .venv-oldest
+	$(UV) pip sync --quiet --python .venv-oldest/bin/python --require-hashes requirements/oldest-torch.txt
+	$(UV) pip install --quiet --python .venv-oldest/bin/python --no-deps --no-build-isolation --editable .
+	touch .venv-oldest/installed
+	echo "✓ Python environment with the oldest torch $$((SECONDS - begin)) s" >&2
 
 # Complete or absent, however it is interrupted.
 .uv/bin/uv: requirements/uv.txt

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 
 from images.locks import groups, locks
 from images.matrix import LOCKS, MACHINES, Architecture, Row, matrix
+from infra.catalog.ranges import numbers
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted(path.name for path in LOCKS.glob("*.txt"))
@@ -171,3 +172,11 @@ def test_what_a_row_leaves_out_is_in_its_lock() -> None:
         for architecture in row.architectures:
             has_cuda = row.torch is not None and architecture in row.torch.sm
             assert not has_cuda or set(row.leave_out) <= set(installed(row, architecture))
+
+
+def test_the_oldest_torch_of_the_images_is_the_one_that_the_launcher_is_tested_on() -> None:
+    releases = {row.torch.version for row in matrix().rows if row.torch is not None and not row.torch.bundled}
+    oldest = min(releases, key=numbers)
+    locked = requirements(ROOT / "requirements" / "oldest-torch.txt")
+    assert {wanted.name: str(wanted.specifier) for wanted, _ in locked}["torch"] == f"=={oldest}"
+    assert f"images/locks/torch-{oldest}.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -66,8 +66,9 @@ TORCHRUN: Final = (
     TorchrunOption(
         name="--nnodes",
         default="1:1",
-        here="As in torchrun. With etcd, joiners are let in up to the most, further ones wait as spares, and below the "
-        "least the others wait (`join_timeout` of `--rdzv-conf`, 600 s).",
+        here="As in torchrun, and `:MAX`, of which the least is a majority. With etcd, joiners are let in up to the "
+        "most, further ones wait as spares, and below the least the others wait (`join_timeout` of `--rdzv-conf`, "
+        "600 s).",
     ),
     TorchrunOption(
         name="--nproc-per-node",
