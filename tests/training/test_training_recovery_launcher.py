@@ -36,6 +36,23 @@ dist.destroy_process_group()
 """
 
 
+# The same with hooks: it lives on when the world changes.
+HOOKED_SCRIPT = """
+import os, time, torch
+from training.launch import elastic
+from training.metrics.progress import emit
+state = elastic.State(model=torch.nn.Linear(4, 4))
+def train(world, state):
+    enough = torch.zeros(1)
+    while not enough:
+        enough = state.commit(torch.tensor([float(os.path.exists("enough"))]))
+        if world.rank == 0:
+            emit("step", step=state.step, generation=world.generation, world_size=world.size)
+        time.sleep(0.05)
+elastic.run(train, state)
+"""
+
+
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     with etcd_server(tmp_path_factory.mktemp("etcd")) as server:
@@ -43,9 +60,14 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, etcd: Etcd) -> Iterator[Job]:
+def source() -> str:
+    return SCRIPT
+
+
+@pytest.fixture
+def job(tmp_path: Path, etcd: Etcd, source: str) -> Iterator[Job]:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(source)
     made = Job(tmp_path, etcd, [str(script)], run=tmp_path.name)
     yield made
     made.stop()
@@ -109,3 +131,24 @@ def test_a_killed_worker_is_one_record_of_each_launcher(job: Job, tmp_path: Path
     kept = [json.loads(line) for line in (tmp_path / "records" / "recoveries.jsonl").read_text().splitlines()]
     lines = [event for agent in (first, second) for event in agent.events("recovery")]
     assert sorted(map(str, (line["began"] for line in kept))) == sorted(map(str, (line["began"] for line in lines)))
+
+
+@pytest.mark.parametrize("source", [HOOKED_SCRIPT], ids=["hooks"])
+def test_a_worker_that_lives_on_tells_of_its_group_and_its_model(job: Job, tmp_path: Path) -> None:
+    first, second = job.start("first"), job.start("second")
+    old = job.wait_for_step(5, world_size=2)["generation"]
+    os.kill(second.worker(), signal.SIGKILL)
+    job.wait_for_step(1, newer_than=old, world_size=2)
+
+    def told(agent: Agent) -> Any:
+        return wait_for(lambda: [e for e in agent.events("recovery") if (e["generation"] or 0) > old], job.tail())[-1]
+
+    survivor, victim = told(first), told(second)
+    assert (survivor["kept"], survivor["forked"], survivor["steps_lost"]) == (1, 0, 0)
+    assert (victim["kept"], victim["forked"]) == (0, 1)
+    for record in (survivor, victim):
+        assert record["outcome"] == "resumed"
+        assert {"rendezvous", "process", "group", "model", "first_step"} <= set(record["seconds"])
+        assert record["step"] == survivor["step"]
+    (tmp_path / "enough").touch()
+    assert (first.wait(), second.wait()) == (0, 0), job.tail()
