@@ -110,3 +110,23 @@ def test_the_launcher_answers_signals_before_its_imports(tmp_path: Path) -> None
         finally:
             process.kill()
             process.communicate()
+
+
+def test_mistakes_end_the_launcher_before_torch_is_imported(tmp_path: Path) -> None:
+    """A torch that cannot be imported proves it: the sentences come all the same, all of them."""
+    (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')")
+    done = subprocess.run(
+        [sys.executable, "-m", "training", "--nnodes=4:2", "--no-restart-on=x", "no_such.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 64
+    told = done.stderr.splitlines()
+    assert told[0] == "python -m training: --nnodes 4:2: the least must be at least 1 and not more than the most"
+    assert told[1].startswith("python -m training: there is no script 'no_such.py' (working directory: ")
+    assert told[2].startswith("python -m training: --no-restart-on needs --rdzv-backend etcd")
+    assert told[3].startswith("python -m training: --no-restart-on: 'x' is no exit code")
+    assert len(told) == 4
