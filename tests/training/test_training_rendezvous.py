@@ -485,6 +485,25 @@ def test_a_node_that_leaves_is_missed_at_once_and_not_waited_for(etcd: MemoryEtc
         node.leave()
 
 
+def test_the_last_of_a_world_stays_a_member_until_its_workers_have_ended(etcd: MemoryEtcd) -> None:
+    """Newcomers would begin from a checkpoint that is older than the one that is being written."""
+    nodes = [handler(etcd, nnodes=(1, 2)) for _ in range(2)]
+    together(*[node.next_rendezvous for node in nodes])
+    newcomer = handler(etcd, nnodes=(1, 2))
+
+    assert sorted(together(*[node.leave_unless_last for node in nodes])) == [False, True]
+    (last,) = [node for node in nodes if not node._is_out]
+    assert last._keep_alive_timer is not None  # its heart goes on beating
+
+    def end() -> None:
+        wait_until(lambda: newcomer._holder.state.wait_list, "the newcomer waits")
+        last.leave()
+
+    info, _ = together(newcomer.next_rendezvous, end)
+    assert (info.world_size, newcomer.generation) == (1, 2)
+    newcomer.leave()
+
+
 def test_a_node_whose_workers_failed_is_told_apart_from_one_that_left(etcd: MemoryEtcd) -> None:
     nodes = [handler(etcd, last_call_timeout=LONG_CALL) for _ in range(3)]
     together(*[node.next_rendezvous for node in nodes])

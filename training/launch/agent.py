@@ -445,9 +445,13 @@ class Agent(AgentBase):
             for pid in set(self._worker_pids()) - {handler.proc.pid for handler in hooked.values()}:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, death_sig)
-            self._handler.leave()
+            has_left = self._handler.leave_unless_last()
             self._await_end(hooked, deadline)
             timeout = max(1, round(deadline - time.monotonic()))
+            super()._shutdown(death_sig, timeout)
+            if not has_left:
+                self._handler.leave()
+            return
         super()._shutdown(death_sig, timeout)
 
     def _await_end(self, workers: Mapping[int, ForkedHandler], deadline: float) -> None:

@@ -774,6 +774,29 @@ class EtcdRendezvousHandler(torch_.Handler):
         except (RendezvousConnectionError, RendezvousStateError) as error:
             logger.warning("could not tell the other nodes that this one leaves: %s", error)
 
+    def leave_unless_last(self) -> bool:
+        """Leave as long as others of our world are there; whether we have.
+
+        Workers that were told to go may make a last step and save. While another member is there the next world shares
+        a node with this one, and cannot begin before the last step is made (see `fencing`). The last member has to stay
+        until its workers have ended: newcomers that wait for its place would begin from an older checkpoint.
+        """
+        operation = _LeaveOp(unless_last=True)
+        if not self._heartbeat_lock.acquire(timeout=LEAVE_TIMEOUT.total_seconds()):
+            return False  # etcd does not answer; `leave` will say so
+        try:
+            self._executor.run(operation, self._get_deadline(LEAVE_TIMEOUT))
+        except (RendezvousConnectionError, RendezvousStateError) as error:
+            logger.warning("could not tell the other nodes that this one leaves: %s", error)
+            return False
+        finally:
+            self._heartbeat_lock.release()
+        if operation.is_last:
+            return False
+        self._is_out = True
+        self._stop_heartbeats()
+        return True
+
     def outcome(self) -> str:
         """How the job ended: "finished", "failed", or "" when it has not or that is not known."""
         try:
@@ -831,12 +854,19 @@ class _HeartbeatOp:
 
 
 class _LeaveOp:
-    """Remove this node from wherever it stands."""
+    """Remove this node from wherever it stands, or find that it is the last member of its world."""
+
+    def __init__(self, *, unless_last: bool = False) -> None:
+        self._unless_last = unless_last
+        self.is_last = False
 
     def __call__(self, context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
         state = context.state
         if time.monotonic() > deadline:
             return torch_.Action.FINISH  # the heartbeat will expire
+        self.is_last = self._unless_last and state.complete and state.participants.keys() == {context.node}
+        if self.is_last:
+            return torch_.Action.FINISH
         if context.node in state.participants:
             return torch_.Action.REMOVE_FROM_PARTICIPANTS
         if context.node in state.wait_list:
