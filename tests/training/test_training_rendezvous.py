@@ -217,6 +217,8 @@ def test_a_node_whose_heartbeat_stands_still_is_dropped() -> None:
     beat(watcher, A, 99)
     assert set(watcher.state.participants) == {A}
     assert watcher.state.lost == {B}
+    assert watcher.silent_since([B]) == 1000.0, "what came before it was noticed is part of the loss"
+    assert watcher.silent_since([A]) is None
     dead.sync()
     assert set(dead.state.participants) == {A}
 

@@ -320,7 +320,8 @@ class Agent(AgentBase):
         if worker_group.state == WorkerState.HEALTHY and ends and len(ends) == len(handlers):
             return  # training is finished everywhere; nobody needs these workers in a new world
         if not self.recorder.is_open:
-            self._begin(CAUSES.get(self._handler.last_change, "regroup"), node=self._handler.concerned)
+            change, handler = self._handler.last_change, self._handler
+            self._begin(CAUSES.get(change, "regroup"), node=handler.concerned, at=handler.silent_since)
         self._is_restarting = True
         try:
             super()._restart_workers(worker_group)

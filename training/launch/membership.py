@@ -37,7 +37,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -235,6 +235,8 @@ class StateHolder(torch_.RendezvousStateHolder):
         self._lease_renewed = clock()
         # For each node: its heartbeat as last seen, and since when we have seen it unchanged.
         self._seen: dict[torch_.NodeDesc, tuple[datetime, float]] = {}
+        # The latter also of nodes that are gone.
+        self._last_beats: dict[torch_.NodeDesc, float] = {}
         # When a silent node has last said that it lives.
         self._alive: dict[torch_.NodeDesc, float] = {}
         self._confirmed_beat: datetime | None = None
@@ -312,6 +314,12 @@ class StateHolder(torch_.RendezvousStateHolder):
             self._fence.confirmed(sent)
         return written
 
+    def silent_since(self, nodes: Iterable[torch_.NodeDesc]) -> float | None:
+        """When the first of some nodes fell silent, by our clock; None if none has missed a heartbeat so far."""
+        first = min((self._last_beats[node] for node in nodes if node in self._last_beats), default=None)
+        late = 2 * self._settings.keep_alive_interval.total_seconds()
+        return first if first is not None and self._clock() - first > late else None
+
     def _drop_dead_nodes(self) -> None:
         """Forget nodes whose heartbeat stands still. The local copy changes; the next write tells the others."""
         now = self._clock()
@@ -323,6 +331,7 @@ class StateHolder(torch_.RendezvousStateHolder):
         for node, beat in self._state.last_heartbeats.items():
             seen, since = seen_before.get(node, (None, now))
             self._seen[node] = (beat, since + allowance if beat == seen else now)
+            self._last_beats[node] = self._seen[node][1]
         for node, (_, since) in tuple(self._seen.items()):
             silence = timedelta(seconds=now - since)
             if silence > self._fence.times.window and not self._must_wait_for(node, silence):
@@ -531,6 +540,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
     last_change: str  # what `num_nodes_waiting` last found
     concerned: str  # addresses of the nodes of which `change` spoke last, as far as they are known
+    silent_since: float | None  # when they fell silent (CLOCK_MONOTONIC), if they did before they were gone
     _is_out: bool  # whether we have left the job or closed it
     _worker_store: torch_.TCPStore | None  # served by us while we are the first node
     expects_joiners: bool  # whether a node that comes is a reason to form a new world
@@ -602,6 +612,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         handler._is_out = False
         handler.last_change = ""
         handler.concerned = ""
+        handler.silent_since = None
         handler.expects_joiners = True
         return handler
 
@@ -733,6 +744,7 @@ class EtcdRendezvousHandler(torch_.Handler):
             return "evicted"
         missing = self._world - state.participants.keys()
         self.concerned = ", ".join(sorted(node.addr for node in missing or state.wait_list))
+        self.silent_since = self._holder.silent_since(missing)
         # Who left before we saw the complete round is not in our world, but has taken a rank with it.
         if missing or max(state.participants.values()) >= len(state.participants):
             if (missing or state.lost) & state.lost:
