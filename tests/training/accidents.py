@@ -210,11 +210,14 @@ class Chaos:
             return healthy if len(self._alive()) < self.plan.launchers else []
         if fault == "restart etcd":
             return healthy if self._is_etcd_there else []
+        members = [agent for agent in healthy if _workers(agent)]
         if fault == "kill worker":
-            return [agent for agent in healthy if _workers(agent)]
-        if len(healthy) <= self.plan.least or (fault == "partition" and self._network is None):
+            return members
+        if fault == "partition" and self._network is None:
             return []
-        return healthy
+        # Enough members of the world stay: after the loss of all of them newcomers wait for a minute, since they cannot
+        # know whether that world lives on somewhere (`training.launch.fencing`).
+        return members if len(members) > self.plan.least else []
 
     def _let_happen(self, fault: str, victim: Agent) -> None:
         if fault == "join":

@@ -9,14 +9,14 @@ from accidents import Chaos, Plan
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
-# Some of each kind within ten faults, where partitions are allowed and where they are not.
 SEED = 11
 # A machine that stands still for minutes must not decide a test; a hang would be for good.
 HANG = 240.0
 
 
-def test_no_fault_stops_a_job_or_makes_two_of_it(tmp_path: Path) -> None:
-    plan = Plan(seed=SEED, num_faults=10, hang=HANG, missed=8)
+@pytest.mark.parametrize("program", ["careful_ddp.py", "elastic_ddp.py"])
+def test_no_fault_stops_a_job_or_makes_two_of_it(tmp_path: Path, program: str) -> None:
+    plan = Plan(seed=SEED, num_faults=7, program=program, hang=HANG, missed=8)
     with contextlib.nullcontext() if namespaces.why_not() else namespaces.network() as network:
         chaos = Chaos(tmp_path, plan, network)
         report = chaos.run()
