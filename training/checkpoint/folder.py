@@ -177,6 +177,8 @@ class CheckpointFolder:
     def claim(self) -> None:
         """Become the only writer: to be called by one process of a new world, before its first step.
 
+        What is being written by an older world is swept, also by this very process: end its `AsyncSaver` before.
+
         Raises:
             StaleWriterError: a newer world of the same run was faster.
             CheckpointError: the disk refuses.
