@@ -13,6 +13,7 @@ stand in `training.launch.options` and docs/reference/launcher.md. What is diffe
   (`training.launch.exit_codes`).
 * The stores of a round are not shared with the next (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` unless set): with torch's
   default, about half of all restarts hang, because new workers read the addresses of dead ones.
+* `--nnodes :MAX` takes a majority of MAX as the least; an explicit MIN below it is pointed out.
 * Without `--max-restarts` an elastic job (--nnodes MIN:MAX) restarts as often as needed, until three failures in a row
   bring no new step; torchrun's default of 0 would end the job at the first lost node.
 * With several workers per node and no `OMP_NUM_THREADS`, it is 1, as in torchrun, and already when libraries are
