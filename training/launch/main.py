@@ -48,7 +48,8 @@ SHARE_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # For an elastic job without --max-restarts; lack of progress ends it much sooner.
 MANY_RESTARTS: Final = 1000
 OURS: Final = frozenset({"etcd", "etcd-v2", "etcd-v3"})
-# torch's own default, and its variable.
+# torch's own defaults; that of the port is left open by newer releases.
+MASTER_PORT: Final = 29500
 SHUTDOWN_TIMEOUT: Final = timedelta(seconds=30)
 SHUTDOWN_TIMEOUT_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 # What torch's own rendezvous cannot do, told once at the start.
@@ -319,7 +320,8 @@ def _notices(args: argparse.Namespace) -> None:
         if args.rdzv_backend != "etcd-v3":
             _say(f"backend '{args.rdzv_backend}' is served by 'etcd-v3': etcd's version 2 API is gone since etcd 3.6")
         ignored = {"--node-rank": args.node_rank, "--master-addr": args.master_addr != "127.0.0.1"}
-        for option in [name for name, is_given in {**ignored, "--master-port": args.master_port}.items() if is_given]:
+        ignored["--master-port"] = args.master_port not in {None, MASTER_PORT}
+        for option in [name for name, is_given in ignored.items() if is_given]:
             _say(f"{option} is ignored: it is for the backend 'static', here the nodes agree on ranks and address")
     elif args.rdzv_backend in LIMITS and not _is_one_node(args):
         limits = LIMITS[args.rdzv_backend]
@@ -400,7 +402,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     generated = args.rdzv_id == "none"
     if generated:
         args.rdzv_id = command_id(args)
-    args.master_port = args.master_port or 29500
+    args.master_port = args.master_port or MASTER_PORT
     try:
         config, command, command_args = config_from_args(args)
         parameters = RendezvousParameters(
