@@ -256,7 +256,7 @@ class Cluster:
             try:
                 self._care_for(namespace, name, pod, node)
             except ApiRefusalError as refusal:
-                if refusal.code != 404:  # deleted since it was listed
+                if refusal.code not in {404, 409}:  # deleted, or told to go, since it was listed
                     raise
         return {name: pod for name, pod in self.pods(namespace).items() if not pod["metadata"].get("deletionTimestamp")}
 
