@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 # Workers that are stopped because a peer has died cannot finish a collective with it, so they need no time for a last
 # checkpoint of all; those that are stopped for another reason get --shutdown-timeout.
 GRACE_WITHOUT_PEER: Final = 3
-# So many failures in a row without a new step, and the script is not being unlucky.
-NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
 # How long after a failure we wait to hear that it was only the echo of a loss elsewhere.
 PEER_LOSS_KNOWN: Final = timedelta(seconds=1)
 CHANGE_POLL: Final = timedelta(milliseconds=50)
@@ -59,7 +57,7 @@ class Agent(AgentBase):
 
     * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (`exit_codes.Rules`)
       never, and after three failures without a new step in between the agent gives up, whatever is left of
-      --max-restarts.
+      --max-restarts, which is the budget of the whole job (`training.launch.budget`).
     * Workers that fail because another node is gone have not failed themselves: that costs nothing.
     * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
     * Workers that use the hooks (`training.launch.elastic`) are not ended when the world changes: they are told to let
@@ -81,12 +79,9 @@ class Agent(AgentBase):
         self._progress_file = progress_file
         self._rules = rules
         self._finished: RunResult | None = None
-        self._failures_without_progress = 0
-        self._best_step = -1
         self._started = 0.0
         self._has_told_end = False
         self._kept: dict[int, ForkedHandler] = {}
-        self._is_restarting = False
         self._waiting_since: float | None = None
         self.recorder = Recorder.from_environment()
         self._step_before: int | None = None
@@ -95,6 +90,7 @@ class Agent(AgentBase):
         # torch sleeps that long between two looks; we wait for news instead.
         spec = self._worker_group.spec
         self._interval, spec.monitor_interval = spec.monitor_interval, 0
+        self._max_restarts = spec.max_restarts
 
     def run(self, role: str = "default") -> Any:
         """See torch's agent; None for a spare whose job is over. A recovery that comes to nothing has a record, too."""
@@ -203,7 +199,9 @@ class Agent(AgentBase):
         _reap_adopted_children(self._worker_pids())
         self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
         if self._finished is not None:
-            return self._finished if self._everybody_has_finished() else RunResult(state=WorkerState.HEALTHY)
+            # After training, a node that is lost is no loss: nothing would be gained by another world.
+            is_over = self._everybody_has_finished() or (self._has_trained() and self._handler.change() in BROKEN)
+            return self._finished if is_over else RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.SUCCEEDED:
             self._finished = result
@@ -225,7 +223,7 @@ class Agent(AgentBase):
         self._handler.last_change = change
         if not change:
             emit("notice", message="the workers' world is broken, and no reason is known", last_step=self.progress())
-            self._count_failure(self.progress())
+            self._count_failure(self.progress(), is_free=False)
             if self._remaining_restarts <= 0:
                 context: Any = self._pcontext
                 failures = {
@@ -315,18 +313,20 @@ class Agent(AgentBase):
         }
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        handlers = self._handlers().values()
-        ends = [handler for handler in handlers if isinstance(handler, ForkedHandler) and handler.control.is_done]
-        if worker_group.state == WorkerState.HEALTHY and ends and len(ends) == len(handlers):
-            return  # training is finished everywhere; nobody needs these workers in a new world
         if not self.recorder.is_open:
             change, handler = self._handler.last_change, self._handler
             self._begin(CAUSES.get(change, "regroup"), node=handler.concerned, at=handler.silent_since)
-        self._is_restarting = True
-        try:
-            super()._restart_workers(worker_group)
-        finally:
-            self._is_restarting = False
+        is_failed = worker_group.state == WorkerState.FAILED
+        self._kept = self._halt_workers(is_broken=is_failed or self._handler.last_change not in SOFT)
+        if not is_failed and self._has_trained():
+            self.recorder.abandon("finished")
+            return  # nobody needs these workers in a new world
+        super()._restart_workers(worker_group)
+
+    def _has_trained(self) -> bool:
+        """Whether all workers have said that training is finished on all ranks; what they do now is their own."""
+        handlers = self._handlers().values()
+        return bool(handlers) and all(isinstance(each, ForkedHandler) and each.control.is_done for each in handlers)
 
     def _judge(self, result: RunResult) -> None:
         """Decide what this failure costs."""
@@ -344,20 +344,18 @@ class Agent(AgentBase):
         if code != exit_codes.PREEMPTED and self._is_echo(code):
             self._remaining_restarts += 1
             return
-        if code == exit_codes.PREEMPTED:
-            self._remaining_restarts += 1
-        self._count_failure(step)
+        self._count_failure(step, is_free=code == exit_codes.PREEMPTED)
 
-    def _count_failure(self, step: int | None) -> None:
-        """Take note of a failure; when there were too many without a new step there are no restarts left."""
+    def _count_failure(self, step: int | None, *, is_free: bool) -> None:
+        """Take note of a failure, for the whole job; sets what is left of the budget."""
         lived = timedelta(seconds=time.monotonic() - self._started)
-        stuck = lived < LIFE_WITH_PROGRESS if step is None else step <= self._best_step
-        self._failures_without_progress = self._failures_without_progress + 1 if stuck else 0
-        self._best_step = max(self._best_step, -1 if step is None else step)
-        if self._failures_without_progress >= NUM_FAILURES_WITHOUT_PROGRESS:
+        failures = self._handler.count_failure(step, is_free=is_free, lived_long=lived >= LIFE_WITH_PROGRESS)
+        # torch takes one for the restart that follows, and restarts only if there is one to take.
+        self._remaining_restarts = max(0, self._max_restarts - failures.total + 1)
+        if failures.is_stuck:
             logger.error(
                 "the workers have failed %d times without a new step: giving up; see the first error above",
-                self._failures_without_progress,
+                failures.without_progress,
             )
             self._remaining_restarts = 0
 
@@ -385,11 +383,9 @@ class Agent(AgentBase):
         report = read_report(self._progress_file)
         return None if report is None else report.step
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
         change = self._handler.last_change
         grace = self._shutdown_timeout if change in SOFT else GRACE_WITHOUT_PEER
-        if self._is_restarting:
-            self._kept = self._halt_workers(is_broken=worker_group.state == WorkerState.FAILED or change not in SOFT)
         if self._kept:
             self._end_workers_but(self._kept, grace)
         else:

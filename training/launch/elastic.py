@@ -303,7 +303,8 @@ def run(
 ) -> None:
     """Call `train` for every world until it returns in one.
 
-    The process group is ours: `train` finds it formed, in a world of 1 too, and it is taken down when `train` returns.
+    The process group is ours: `train` finds it formed, in a world of 1 too, and it is taken down when `train` has
+    returned on all ranks. From then on a lost worker is not replaced: so write the result at the end of `train`.
 
     Args:
         train: the training loop; starts from what `state` holds, and calls `state.commit` after each step.

@@ -53,6 +53,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
 from training.launch import torch_private as torch_
+from training.launch.budget import Failures
 from training.launch.etcd_client import EtcdClient, EtcdError, KeyValue
 from training.launch.etcd_store import EtcdStore
 from training.launch.fencing import Fence
@@ -67,7 +68,8 @@ logger = logging.getLogger(__name__)
 GENERATION: Final = "TRAINYARD_GENERATION"
 RUN: Final = "TRAINYARD_RUN"
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+_FAILURES: Final = tuple(field.name for field in dataclasses.fields(Failures))
 _WORKER_STORE: Final = "trainyard/worker_store"
 # Not 0: there torch waits up to 0.3 s before it joins, at the first recovery too.
 FIRST_ROUND: Final = 1
@@ -105,6 +107,7 @@ class State(torch_.RendezvousState):
         ports: where each node's launcher listens (see `presence`).
         places: each node's network namespace.
         lease: etcd lease that keeps the job's keys.
+        failures: how often worlds of this job have failed.
     """
 
     def __init__(self) -> None:
@@ -119,6 +122,7 @@ class State(torch_.RendezvousState):
         self.ports: dict[torch_.NodeDesc, int] = {}
         self.places: dict[torch_.NodeDesc, str] = {}
         self.lease = 0
+        self.failures = Failures()
 
 
 def state_key(options: Options, run_id: str) -> bytes:
@@ -140,6 +144,7 @@ def encode(state: State, writer: str) -> bytes:
             "job": state.job,
             "outcome": state.outcome,
             "lease": str(state.lease),
+            "failures": dataclasses.asdict(state.failures),
             "participants": [[*_fields(node), rank] for node, rank in sorted(state.participants.items())],
             "wait_list": [_fields(node) for node in sorted(state.wait_list)],
             "redundancy_list": [_fields(node) for node in sorted(state.redundancy_list)],
@@ -176,6 +181,7 @@ def decode(data: bytes) -> State:
         state.job = _text(fields["job"])
         state.outcome = _text(fields["outcome"])
         state.lease = int(_text(fields["lease"]))
+        state.failures = Failures(**{name: _whole(fields["failures"][name]) for name in _FAILURES})
         state.participants = {_node(item[:3]): _count(item[3]) for item in fields["participants"]}
         state.wait_list = {_node(item) for item in fields["wait_list"]}
         state.redundancy_list = {_node(item) for item in fields["redundancy_list"]}
@@ -766,6 +772,25 @@ class EtcdRendezvousHandler(torch_.Handler):
         """Send a heartbeat, and wait until etcd holds it."""
         self._executor.run(_HeartbeatOp(), self._get_deadline(READ_PATIENCE))
 
+    def count_failure(self, step: int | None, *, is_free: bool, lived_long: bool) -> Failures:
+        """Count that our world has failed, unless another node was faster; returns all failures (see `budget`).
+
+        While etcd does not answer nothing is counted: there is no next world either.
+        """
+        generation = self.generation
+        while True:
+            with self._heartbeat_lock:
+                try:
+                    self._holder.sync()
+                    if not self._holder.state.failures.count(generation, step, is_free=is_free, lived_long=lived_long):
+                        return self._holder.state.failures
+                    self._holder.mark_dirty()
+                    if self._holder.sync():
+                        return self._holder.state.failures
+                except RendezvousConnectionError as error:
+                    logger.warning("%s; this failure is not counted", error)
+                    return self._holder.state.failures
+
     def broken(self) -> str:
         """Why the world of this round cannot go on, in words; empty if it can."""
         change = self.change()
@@ -924,6 +949,12 @@ def _text(value: Any) -> str:
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no whole number")
     return value
 
 
