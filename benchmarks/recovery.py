@@ -52,7 +52,9 @@ KILLS_OF_ONE: Final = 2
 SETTLED: Final = 1.5  # seconds that a world trains before the next fault
 ETCD_AWAY: Final = 3.0
 WATCHED_AFTER_ETCD: Final = 5.0
-PHASES: Final = ("detect", "leave", "rendezvous", "process", "group", "model", "first_step")
+# The first is what no launcher can tell: from the fault until one knew of it.
+UNNOTICED: Final = "unnoticed"
+PHASES: Final = (UNNOTICED, "detect", "leave", "rendezvous", "process", "group", "model", "first_step")
 
 FAULTS: Final = {
     "worker": "worker SIGKILL",
@@ -571,8 +573,12 @@ def summary(samples: Sequence[Mapping[str, Any]]) -> str:
 
 
 def phases(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Median seconds of each phase, over the samples that tell it."""
-    told = [sample["phases"] for sample in samples if sample.get("phases")]
+    """Median seconds of each phase, over the samples that tell it; a script that does not report its steps has none."""
+    told = [
+        {**sample["phases"], UNNOTICED: max(0.0, sample["seconds"] - sum(sample["phases"].values()))}
+        for sample in samples
+        if sample.get("phases")
+    ]
     return {
         phase: statistics.median(seconds[phase] for seconds in told if phase in seconds)
         for phase in PHASES
