@@ -28,7 +28,7 @@ clean: ## remove the state as well (keeps .venv and the built engines)
 setup: .venv/installed ## only install: Python environment and engines
 	@$(RUN) engines build
 
-test: test-unit test-engines test-oldest-torch test-builds ## all tests but test-images, on real engines (builds them)
+test: test-unit test-engines test-builds ## all tests but test-images and test-oldest-torch, on real engines
 
 test-unit: .venv/installed ## the tests that need no engine
 	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
@@ -39,9 +39,9 @@ histories: .venv/installed ## the controller's planner against 10,000 random his
 test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
 
-# What of the launcher meets torch, on the real etcd as well. Its own tests of options and pages are for the newest torch.
-OLDEST_TORCH := $(addprefix tests/training/test_training_,torch_private.py agent.py exit_codes.py options.py \
-  launcher.py rendezvous.py template.py process_group.py elastic.py)
+# What of the launcher meets torch, on the real etcd as well.
+OLDEST_TORCH := $(addsuffix .py,$(addprefix tests/training/test_training_,torch_private agent exit_codes options \
+  launcher launcher_codes rendezvous backend_contract lease template process_group hooks elastic))
 
 test-oldest-torch: setup .venv-oldest/installed ## the launcher on the oldest torch of images/matrix.toml (7 GB more)
 	@.venv-oldest/bin/pytest $(OLDEST_TORCH)
