@@ -16,6 +16,7 @@ import contextlib
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -50,6 +51,7 @@ def main() -> int:
     say(f"seed {seed}")
     if reason := namespaces.why_not():
         say(f"LEFT OUT: partitions; {reason}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing stays behind
     folder = Path(tempfile.mkdtemp(prefix="ty-"))
     with contextlib.nullcontext() if reason else namespaces.network() as network:
         report = Chaos(folder, plan, network, say).run()

@@ -34,7 +34,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Any, ClassVar, Final
 
 from local_agents import ROOT, Agent, Etcd, Job, free_port
 from rich.console import Console
@@ -197,6 +198,8 @@ class Results:
 class Measured(Job):
     """A job that faults happen to."""
 
+    running: ClassVar[set[Measured]] = set()
+
     def __init__(self, folder: Path, runner: Runner, num_agents: int, *, frozen: bool) -> None:
         folder.mkdir(parents=True)
         self.etcd = Etcd(folder)
@@ -229,6 +232,7 @@ class Measured(Job):
 
     def begin(self) -> None:
         """Start everything and wait until it trains."""
+        Measured.running.add(self)
         if not self.runner.is_stock:
             self.etcd.start()
         for _ in range(self.num_agents):
@@ -314,6 +318,14 @@ class Measured(Job):
         """End everything."""
         self.stop()
         self.etcd.stop()
+        Measured.running.discard(self)
+
+
+def end_all(number: int, _: FrameType | None) -> None:
+    """The benchmark is told to go: nothing that it has started stays behind."""
+    for job in list(Measured.running):
+        job.end()
+    os._exit(128 + number)
 
 
 def inject(job: Measured, fault: str, turn: int) -> dict[str, Any]:
@@ -544,6 +556,8 @@ def main() -> None:
     def say(text: str) -> None:
         sys.stderr.write(f"{time.monotonic() - begin:6.0f} s  {text}\n")
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_all)
     planned = lanes(options, results)
     say(f"this takes about {estimate(planned, results, options.lanes) / 60:.0f} minutes on two quiet cores")
     if not options.estimate:
