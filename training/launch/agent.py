@@ -196,7 +196,6 @@ class Agent(AgentBase):
                 return
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        _reap_adopted_children(self._worker_pids())
         self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
         if self._finished is not None:
             # After training, a node that is lost is no loss: nothing would be gained by another world.
@@ -489,17 +488,3 @@ class Agent(AgentBase):
 
 def _finished_key(group_rank: int) -> str:
     return f"trainyard/finished/{group_rank}"
-
-
-def _reap_adopted_children(own: list[int]) -> None:
-    """As process 1 of a container we inherit every orphan; collect those that have ended."""
-    if os.getpid() != 1:
-        return
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid in own:
-                return
-            os.waitpid(ended.si_pid, 0)
-        except ChildProcessError:
-            return
