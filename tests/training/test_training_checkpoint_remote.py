@@ -1,16 +1,13 @@
-"""A second place for checkpoints: a folder, and S3 (moto's server), with its failures."""
+"""A second place for checkpoints: a folder, and a store that fsspec keeps in memory, with their failures."""
 
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import torch
-from moto.server import ThreadedMotoServer
 
 from training.checkpoint import contents
 from training.checkpoint.folder import CheckpointError, CheckpointFolder, StaleWriterError, Writer
@@ -20,27 +17,8 @@ from training.checkpoint.retention import Retention
 PATIENCE = 120.0
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.delenv("AWS_PROFILE", raising=False)
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        boto3.client("s3").create_bucket(Bucket="checkpoints")
-        yield "s3://checkpoints"
-    server.stop()
-
-
-@pytest.fixture(params=["file", "s3", "memory"])
+@pytest.fixture(params=["file", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "s3":
-        return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
     return f"file://{tmp_path}/remote" if request.param == "file" else f"memory://{tmp_path.name}"
 
 
@@ -219,17 +197,10 @@ def test_a_store_that_is_away_for_a_time_is_told_and_tried_again(
     assert [one.step for one in remote.manifests()] == [20]
 
 
-def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, s3: str) -> None:
-    path = save(CheckpointFolder(tmp_path), 10)
-    with pytest.raises(CheckpointError, match=r"s3://other/job cannot be read: .*NoSuchBucket"):
-        Remote("s3://other/job").push(path)
-    assert s3
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nonsense://x/y", r"nonsense://x/y: Protocol not known: nonsense\. Known are s3, file, and"),
+        ("nonsense://x/y", r"nonsense://x/y: Protocol not known: nonsense\. Known are file and"),
         ("/mnt/checkpoints", r"'/mnt/checkpoints' is no URL: write s3://bucket/prefix, or file:///folder"),
     ],
 )

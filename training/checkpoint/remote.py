@@ -12,9 +12,8 @@
 Object stores have no rename, so a checkpoint is there when its manifest is. What is there already is not sent again:
 shards that have not changed since the last checkpoint, and those that a broken-off upload had sent.
 
-`s3://` goes through boto3 (s3fs would hold botocore at an older version than boto3 needs); every other scheme through
-the fsspec implementation that is installed for it. Fence: a writer does not publish beside a manifest of a newer
-generation of its run.
+A scheme is served by the fsspec package that is installed for it: `file` comes with torch, `s3` is s3fs. Fence: a
+writer does not publish beside a manifest of a newer generation of its run.
 """
 
 import contextlib
@@ -276,48 +275,9 @@ def open_store(url: str) -> Store:
     Raises:
         CheckpointError: nothing here knows the scheme.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
+    if "://" not in url:
         raise CheckpointError(f"{url!r} is no URL: write s3://bucket/prefix, or file:///folder for a folder")
-    if scheme == "s3":
-        bucket, _, prefix = rest.partition("/")
-        return _S3(bucket, prefix)
     return _Fsspec(url)
-
-
-class _S3:
-    """An S3 bucket, or what speaks its protocol (`AWS_ENDPOINT_URL`)."""
-
-    def __init__(self, bucket: str, prefix: str) -> None:
-        try:
-            import boto3  # noqa: PLC0415  (only where it is asked for)
-            from botocore.config import Config  # noqa: PLC0415
-        except ImportError as error:
-            raise CheckpointError("s3:// needs boto3: add it to the image (pip install boto3)") from error
-        retries = {"mode": "standard", "max_attempts": 5}
-        self._client = boto3.client("s3", config=Config(connect_timeout=10, read_timeout=60, retries=retries))
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix + prefix
-        )
-        return {
-            entry["Key"].removeprefix(self._prefix): int(entry["Size"])
-            for page in pages
-            for entry in page.get("Contents", [])
-        }
-
-    def read(self, name: str) -> bytes:
-        data: bytes = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
-        return data
-
-    def write(self, name: str, data: bytes) -> None:
-        self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)
-
-    def delete(self, name: str) -> None:
-        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
 
 class _Fsspec:
@@ -330,12 +290,13 @@ class _Fsspec:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
             raise CheckpointError(
-                f"{url}: {error}. Known are s3, file, and the schemes for which an fsspec package is installed"
+                f"{url}: {error}. Known are file and the schemes for which an fsspec package is installed"
             ) from error
 
     def sizes(self, prefix: str) -> dict[str, int]:
         folder, _, begin = prefix.rpartition("/")
         where = f"{self._root}/{folder}" if folder else self._root
+        self._files.invalidate_cache()  # others write here too
         try:
             entries: list[dict[str, Any]] = self._files.ls(where, detail=True)
         except FileNotFoundError:
