@@ -15,8 +15,6 @@ FORBIDDEN = {
     "infra": ("torch",),
     "infra/wiring": ("pulumi", "pulumi_kubernetes"),
 }
-# Not needed: imported in the function that serves s3:// addresses, which says what to install where it is missing.
-ON_DEMAND = {"training/checkpoint/remote.py: boto3", "training/checkpoint/remote.py: botocore"}
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -32,8 +30,8 @@ def test_a_room_imports_nothing_that_it_must_not(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py"))
     assert files, f"{room} is empty"
     found = {(str(file.relative_to(ROOT)), name) for file in files for name in imports_of(file)}
-    guilty = {f"{file}: {name}" for file, name in found if name in FORBIDDEN[room]}
-    assert sorted(guilty - ON_DEMAND) == []
+    guilty = sorted(f"{file}: {name}" for file, name in found if name in FORBIDDEN[room])
+    assert guilty == []
 
 
 def test_what_the_stack_takes_from_training_comes_without_torch() -> None:
