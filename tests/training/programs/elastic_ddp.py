@@ -41,7 +41,7 @@ def save(state: elastic.State) -> None:
 
 def train(world: elastic.World, state: elastic.State) -> None:
     """Until there is enough, or the world changes."""
-    network = DistributedDataParallel(model) if world.size > 1 else model
+    network = DistributedDataParallel(model)
     enough = torch.zeros(1)
     with args.records.open("a", buffering=1) as records:
         while not enough:
