@@ -94,9 +94,17 @@ def test_the_launcher_answers_signals_before_its_imports(tmp_path: Path) -> None
         "            time.sleep(600)\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)):
+    codes = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGQUIT: 131}
+
+    def answer() -> None:
+        """What is ignored stays so, and these tests may run below `nohup`."""
+        for number in codes:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number, code in codes.items():
         process = subprocess.Popen(
             [sys.executable, "-m", "training", "x.py"],
+            preexec_fn=answer,  # noqa: PLW1509  (no threads here)
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
             stdout=subprocess.PIPE,
