@@ -133,6 +133,19 @@ def test_the_number_of_workers_is_known_before_torch_is(
     assert _num_workers([script]) == 3
 
 
+def test_what_comes_behind_the_script_is_none_of_our_options(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--logs` could be two of torchrun's, `--stand` one, and `--nproc-per-node` is one."""
+    monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
+    behind = ["--logs=x", "--stand", "--nproc-per-node", "8", "-h", "--version", "--", "y.py", "-t"]
+    for before in ([], ["--nnodes=1:2", "--rdzv-id", "a"], ["--stand"]):
+        command = [*before, script, *behind]
+        assert _wrong_at_first_look(command) == []
+        assert _num_workers(command) == 1
+        args = parse(command)
+        assert (args.training_script, args.training_script_args) == (script, behind)
+        assert args.standalone == (before == ["--stand"])
+
+
 def test_variables_stand_for_options(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NNODES": "2:5", "RDZV_BACKEND": "etcd", "RDZV_ENDPOINT": "e:1", "RDZV_ID": "x"}.items():
         monkeypatch.setenv(f"PET_{name}", value)

@@ -113,13 +113,10 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def _num_workers(argv: Sequence[str]) -> int:
     """Workers of this node, read before torch is there to read it properly; a word counts as several."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    default = os.environ.get("PET_NPROC_PER_NODE", "1")
-    parser.add_argument("--nproc-per-node", "--nproc_per_node", dest="number", default=default)
-    try:
-        number = str(parser.parse_known_args(argv)[0].number)
-    except argparse.ArgumentError:
-        return 1  # the option has no value; torch's parser will say so
+    args = options.first_look(argv)
+    if args is None:
+        return 1
+    number: str = args.nproc_per_node
     return int(number) if number.isdecimal() else os.cpu_count() or 1
 
 
@@ -150,12 +147,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_own(parser)
     if "PET_MAX_RESTARTS" not in os.environ:
         parser.set_defaults(max_restarts=None)
+    ours, scripts = options.split(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser.parse_args(argv)
+        args = parser.parse_args(ours)
     except SystemExit as error:
         if error.code in (0, None):
             raise
         raise UsageError("") from error  # argparse has said it
+    args.training_script_args += scripts
     wrong = [
         f"{option.name} needs a newer torch than {torch_version}, which is installed"
         for option in missing

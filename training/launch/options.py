@@ -300,8 +300,37 @@ class _QuietParser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The launcher's part of a command line, which ends with the script, and the script's arguments.
+
+    argparse looks for options in all of it, also behind the script, where `--logs=x` would be an ambiguous one of ours.
+    Where no script is found, or only torch's parser knows what comes before it, all is the launcher's.
+    """
+    parser = _table_parser()
+    for end, argument in enumerate(argv, 1):
+        if not argument.startswith("-") and _parsed(parser, argv[:end]) is not None:
+            return argv[:end], argv[end:]
+    return argv, ()
+
+
 def first_look(argv: Sequence[str]) -> argparse.Namespace | None:
     """The command line as the table reads it; None where only torch's parser can say what it means or what is wrong."""
+    ours, scripts = split(argv)
+    args = _parsed(_table_parser(), ours)
+    if args is None or args.print_completion:
+        return None
+    args.training_script_args += scripts
+    return args
+
+
+def _parsed(parser: _QuietParser, argv: Sequence[str]) -> argparse.Namespace | None:
+    try:
+        return parser.parse_args(argv)
+    except ValueError:
+        return None
+
+
+def _table_parser() -> _QuietParser:
     parser = _QuietParser(add_help=False)
     for option in TORCHRUN:
         default = os.environ.get(option.variable, option.default) if option.variable else option.default
@@ -313,11 +342,7 @@ def first_look(argv: Sequence[str]) -> argparse.Namespace | None:
     add_own(parser)
     parser.add_argument("training_script")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
-    try:
-        args = parser.parse_args(argv)
-    except ValueError:
-        return None
-    return None if args.print_completion else args
+    return parser
 
 
 def mistakes_in_variables(environment: Mapping[str, str]) -> Iterator[str]:
