@@ -206,8 +206,13 @@ def test_a_frozen_node_is_left_behind_and_comes_back_with_nothing_lost(job: Job)
     check_result(job)
 
 
-@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")])
-def test_the_same_script_runs_without_our_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+ON_TORCHS_AGENT = [
+    ("-m", module, "--standalone", "--nproc-per-node=2") for module in ("torch.distributed.run", "training")
+]
+
+
+@pytest.mark.parametrize("launcher", [(), *ON_TORCHS_AGENT], ids=["alone", "torchrun", "standalone"])
+def test_the_same_script_runs_without_our_agent(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
     (tmp_path / "stop").touch()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

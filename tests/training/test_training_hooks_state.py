@@ -54,6 +54,25 @@ def content(state: State) -> dict[str, Any]:
     return flat
 
 
+@pytest.mark.parametrize(
+    ("environment", "prefix"),
+    [
+        ({}, "trainyard/restart-0"),
+        ({"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "2"}, "trainyard/restart-2"),
+        ({"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "2"}, "trainyard"),  # each node has another count
+        ({"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "2", "TRAINYARD_GENERATION": "7"}, "trainyard/7"),
+    ],
+)
+def test_all_ranks_of_a_world_meet_under_one_name(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], prefix: str
+) -> None:
+    for name in ("GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TRAINYARD_GENERATION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert elastic._prefix() == prefix
+
+
 def test_an_interrupted_step_leaves_no_trace() -> None:
     state: Any = make_state()
     for _ in range(NUM_STEPS):

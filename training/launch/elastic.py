@@ -337,7 +337,7 @@ class _Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._sending, self._breaking = threading.Lock(), threading.Lock()
         self._worlds: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._breaker: Callable[[], bool] | None = None
         self.halt = ""  # "soft": stop after the step; "hard": this world is broken
@@ -356,7 +356,7 @@ class _Channel:
 
     def send(self, **message: object) -> None:
         """Tell the launcher; when it is gone the kernel ends us anyway."""
-        with self._lock, contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def next_world(self, poll: Callable[[], None]) -> dict[str, Any]:
@@ -367,8 +367,11 @@ class _Channel:
             poll()
 
     def on_break(self, breaker: Callable[[], bool] | None) -> None:
-        """Set what interrupts a collective that waits for a peer that is gone; it says whether it could."""
-        with self._lock:
+        """Set what interrupts a collective that waits for a peer that is gone; it says whether it could.
+
+        The one before is not called any more when this returns: what it interrupts may be taken down.
+        """
+        with self._breaking:
             self._breaker = breaker
 
     def _listen(self) -> None:
@@ -396,9 +399,8 @@ class _Channel:
                 if self.halt != "hard":
                     self.halt = "hard" if message["hard"] else "soft"
                 if self.halt == "hard":
-                    with self._lock:
-                        breaker = self._breaker
-                    was_broken = breaker is None or breaker()
+                    with self._breaking:
+                        was_broken = self._breaker is None or self._breaker()
                     self.send(kind="halting", interrupted=was_broken)
 
 
@@ -591,10 +593,9 @@ class _Session:
     def _connect(self) -> Store:
         """The store of this world, served by the launcher (or, under another launcher, by rank 0)."""
         world = self._world
-        prefix = f"trainyard/{world.generation}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         if self._channel is None:
             store, _, _ = next(iter(rendezvous("env://", world.rank, world.size, timeout=self._timeout)))
-            return PrefixStore(prefix, store)
+            return PrefixStore(_prefix(), store)
         deadline = time.monotonic() + self._timeout.total_seconds()
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         while True:
@@ -606,7 +607,7 @@ class _Session:
                     raise
             else:
                 store.set_timeout(self._timeout)
-                return PrefixStore("trainyard", store)
+                return PrefixStore(_prefix(), store)
 
     def _await_all(self, what: str) -> None:
         """Wait until each rank has written its key; ends when the world does."""
@@ -674,6 +675,15 @@ class _Session:
             generation=int(os.environ.get(GENERATION, "0")),
             device=self._device,
         )
+
+
+def _prefix() -> str:
+    """Of the keys of this world; the same on all ranks, also where only some of them have a line to the launcher."""
+    if generation := os.environ.get(GENERATION):
+        return f"trainyard/{generation}"
+    # One node of torchrun keeps its store when it restarts. Several nodes count their restarts each for itself.
+    is_alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    return f"trainyard/restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}" if is_alone else "trainyard"
 
 
 def _device() -> torch.device:

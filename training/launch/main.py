@@ -102,7 +102,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
     try:
         if template is not None:
-            torch_private.replace_subprocess_factory(workers.factory(template))
+            torch_private.replace_subprocess_factory(workers.factory(template, has_control=_is_ours(args)))
         return _launch(args, template)
     except UsageError as error:
         return _usage(error)

@@ -76,8 +76,9 @@ class ForkedProcess:
 class ForkedHandler(SubprocessHandler):
     """torch's handle on one worker, with the process coming from the template."""
 
-    # The only one of this process; torch's constructor starts the worker, so it cannot be an argument.
+    # The only ones of this process; torch's constructor starts the worker, so they cannot be arguments.
     template: Template
+    has_control: bool
     control: ControlLine
 
     def __init__(self, *, stdout: str | None, stderr: str | None, **options: Any) -> None:
@@ -90,11 +91,13 @@ class ForkedHandler(SubprocessHandler):
         self._stdout, self._stderr = (Path(file).open("a") if file else None for file in self._files)  # noqa: SIM115
         stdout = self._stdout.fileno() if self._stdout else sys.stdout.fileno()
         stderr = self._stderr.fileno() if self._stderr else sys.stderr.fileno()
+        if not self.has_control:
+            return ForkedProcess(self.template, self.template.start(job_of(rest, env), stdout, stderr))
         ours, theirs = socket.socketpair()
+        self.control = ControlLine(ours)
         with theirs:
             job = job_of(rest, {**env, CONTROL: str(_CONTROL_DESCRIPTOR)})
             pid = self.template.start(job, stdout, stderr, control=theirs.fileno())
-        self.control = ControlLine(ours)
         return ForkedProcess(self.template, pid)
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
@@ -118,8 +121,14 @@ def job_of(args: Sequence[str], environment: Mapping[str, str]) -> Job:
     )
 
 
-def factory(template: Template) -> Callable[..., SubprocessHandler]:
-    """A replacement for torch's `get_subprocess_handler`: forks Python workers, leaves the rest to torch."""
+def factory(template: Template, *, has_control: bool) -> Callable[..., SubprocessHandler]:
+    """A replacement for torch's `get_subprocess_handler`: forks Python workers, leaves the rest to torch.
+
+    Args:
+        template: what they are forked from.
+        has_control: whether workers get a line to the launcher. Only our agent has the other end: with torch's own, a
+            worker that lets go of its world would wait for the next one for ever.
+    """
 
     def start(entrypoint: str, args: tuple[Any, ...], **options: Any) -> SubprocessHandler:
         bound = options.get("numa_options") is not None
@@ -139,5 +148,5 @@ def factory(template: Template) -> Callable[..., SubprocessHandler]:
             logger.warning("%s; starting workers as fresh interpreters from now on", error)
             return get_subprocess_handler(entrypoint=entrypoint, args=args, **options)
 
-    ForkedHandler.template = template
+    ForkedHandler.template, ForkedHandler.has_control = template, has_control
     return start
