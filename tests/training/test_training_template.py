@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from local_agents import ROOT, wait_for
+
+from training.launch.template import Job, Template
 
 # A launcher in miniature: forks the template, runs workers as told on standard input, prints how they ended.
 LAUNCHER = """
@@ -245,6 +248,15 @@ def test_a_template_that_is_late_is_ended_and_starts_nothing_later(tmp_path: Pat
     )
     assert done.stdout.splitlines() == [output, "False False"]
     assert ("has started threads" in done.stderr) == (arguments.split(maxsplit=1)[0] == "threaded_module")
+
+
+def test_a_process_number_that_is_given_out_again_says_nothing_of_the_one_before() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'{"kind": "ended", "pid": 7, "status": 1}\n{"kind": "pid", "pid": 7}\n')
+        template = Template(ours, 0)
+        job = Job(program="job.py", is_module=False, args=(), environment={}, directory="/")
+        assert template.status(template.start(job, 1, 2)) is None
 
 
 def is_running(pid: int) -> bool:

@@ -174,7 +174,9 @@ class Template:
         if (answer := self._receive("pid", timeout)) is None:
             self.close()
             raise ChildProcessError("the process that starts workers has died or does not answer")
-        return int(answer["pid"])
+        pid = int(answer["pid"])
+        self._statuses.pop(pid, None)  # of an earlier worker that had the same number
+        return pid
 
     def status(self, pid: int, timeout: timedelta = timedelta(0)) -> int | None:
         """Exit code of a worker (negative: the signal that ended it), None while it runs."""
