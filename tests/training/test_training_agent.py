@@ -1,6 +1,7 @@
 """What a failure of workers costs, without workers: the agent's judgement alone."""
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,22 @@ def test_the_echo_of_a_loss_elsewhere_is_free(agent: Any, change: str, code: int
     for _ in range(5):
         agent._handler = Handler("", "joined", "", change)
         assert fail(agent, code) == BUDGET
+
+
+def test_a_worker_that_not_even_the_kernel_can_end_is_left_behind(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(timeout: float) -> None:
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    told: list[Any] = []
+    control = SimpleNamespace(
+        is_open=True, is_waiting=False, is_done=False, is_interrupted=False, halt=lambda **how: told.append(how)
+    )
+    process = SimpleNamespace(pid=1, poll=lambda: None, wait=wait)
+    worker = SimpleNamespace(control=control, proc=process, close=lambda number: told.append(number.name))
+    monkeypatch.setattr(module, "GRACE_WITHOUT_PEER", 0)
+    agent._hooked, agent._listen = lambda: {0: worker}, lambda _: None
+    assert agent._halt_workers(is_broken=True) == {}
+    assert told == [{"hard": True}, "SIGKILL"]
 
 
 def test_a_killed_worker_and_one_that_is_alone_are_not_waited_for(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -402,21 +403,26 @@ class Agent(AgentBase):
         for handler in hooked.values():
             if not handler.control.is_waiting:
                 handler.control.halt(hard=is_broken)
-        while pending := [
-            h for h in self._living(hooked).values() if not h.control.is_waiting and not h.control.is_done
-        ]:
+        while pending := {
+            rank: handler
+            for rank, handler in self._living(hooked).items()
+            if not handler.control.is_waiting and not handler.control.is_done
+        }:
             self._listen(CHANGE_POLL.total_seconds())
             if not is_broken and self._handler.change() in BROKEN - SOFT:
                 is_broken, start = True, time.monotonic()
-                for handler in pending:
+                for handler in pending.values():
                     handler.control.halt(hard=True)
-            for handler in pending:
+            for rank, handler in pending.items():
                 is_stuck = is_broken and not handler.control.is_interrupted
                 grace = GRACE_WITHOUT_PEER if is_stuck else self._shutdown_timeout
                 if time.monotonic() - start > grace:
                     logger.warning("worker %d does not let go of its world: started anew", handler.proc.pid)
                     handler.close(signal.SIGKILL)
-                    handler.proc.wait()
+                    # One that hangs in a driver is not ended by the kernel either; it is left behind.
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        handler.proc.wait(GRACE_WITHOUT_PEER)
+                    del hooked[rank]
         return {rank: handler for rank, handler in self._living(hooked).items() if handler.control.is_waiting}
 
     def _end_workers_but(self, kept: Mapping[int, ForkedHandler], grace: int) -> None:
