@@ -45,6 +45,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     agent._progress_file = tmp_path / "progress"
     agent._remaining_restarts = BUDGET
     agent._max_restarts = BUDGET
+    agent.is_stuck = False
     agent._rules = exit_codes.Rules()
     agent._started = time.monotonic()
     agent.recorder = Recorder("node", emit=lambda *_, **__: None)
@@ -65,6 +66,7 @@ def fail(agent: Any, *codes: int, step: int | None = None) -> int | None:
 
 def test_three_failures_without_a_step_are_enough(agent: Any) -> None:
     assert [fail(agent, 1) for _ in range(NUM_FAILURES_WITHOUT_PROGRESS)] == [BUDGET - 1, BUDGET - 2, None]
+    assert agent.is_stuck
 
 
 def test_a_script_that_does_not_report_makes_progress_when_it_lives_long(agent: Any) -> None:
@@ -91,8 +93,10 @@ def test_progress_is_a_step_beyond_the_best(agent: Any, steps: tuple[int, ...], 
 def test_the_budget_is_that_of_the_job(agent: Any) -> None:
     for step in range(BUDGET - 1):  # failures on other nodes
         agent._handler.count_failure(step, is_free=False, lived_long=False)
-    assert fail(agent, 1, step=100) == 0
+    assert agent.restarts_left == 1
+    assert fail(agent, 1, step=100) == agent.restarts_left == 0
     assert fail(agent, 1, step=101) is None
+    assert not agent.is_stuck
 
 
 def test_a_world_fails_once_whoever_sees_it() -> None:

@@ -222,7 +222,7 @@ EXITS = """
     ("argument", "code", "runs"),
     [
         ("78", exit_codes.DO_NOT_RESTART, 1),  # the script says that it is pointless
-        ("1", exit_codes.FAILED, 3),  # three failures without a step, and it is enough
+        ("1", exit_codes.DO_NOT_RESTART, 3),  # three failures without a step, and it is enough
         ("first-only", exit_codes.FINISHED, 2),  # stopped at a checkpoint: free of charge
     ],
 )
@@ -232,10 +232,10 @@ def test_what_follows_from_an_exit_code(tmp_path: Path, etcd: Etcd, argument: st
         agent = job.start("a")
         assert agent.wait() == code, job.tail()
         assert agent.log.read_text().count("RAN") == runs
-        if code == exit_codes.DO_NOT_RESTART:
+        if argument == "78":
             late = job.start("late")
-            assert late.wait() == exit_codes.FAILED
-            assert "has failed already" in late.log.read_text()
+            assert late.wait() == exit_codes.DO_NOT_RESTART
+            assert "has been given up already" in late.log.read_text()
     finally:
         job.stop()
 

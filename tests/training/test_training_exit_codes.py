@@ -64,6 +64,10 @@ def test_the_launcher_says_whether_to_start_it_again(codes: list[int], final: st
     assert Rules.parse(restart="", final=final).of_failure(codes) == own
 
 
+def test_failures_without_a_new_step_are_final_whatever_their_code() -> None:
+    assert [Rules().of_failure([code], is_stuck=True) for code in (1, 64, 75, 78, -9)] == [78, 64, 78, 78, 78]
+
+
 def test_a_code_that_was_made_harmless_is_an_ordinary_failure() -> None:
     assert Rules.parse(restart="78", final="").of_failure([78]) == exit_codes.FAILED
 

@@ -43,8 +43,13 @@ def test_a_script_that_has_nothing_to_do_is_finished(tmp_path: Path, etcd: Etcd)
 
 def test_a_script_that_fails_at_once_is_given_up_with_a_sentence(tmp_path: Path, etcd: Etcd) -> None:
     text, code = told_and_code(tmp_path, etcd, [1])
-    assert (code, text.count("RAN")) == (exit_codes.FAILED, 3)
+    assert (code, text.count("RAN")) == (exit_codes.DO_NOT_RESTART, 3)
     assert "the workers have failed 3 times without a new step: giving up; see the first error above" in text
+
+
+def test_a_script_that_fails_too_often_has_failed(tmp_path: Path, etcd: Etcd) -> None:
+    text, code = told_and_code(tmp_path, etcd, [1], "--max-restarts=1")
+    assert (code, text.count("RAN")) == (exit_codes.FAILED, 2)
 
 
 def test_a_code_that_is_made_final_ends_the_job(tmp_path: Path, etcd: Etcd) -> None:

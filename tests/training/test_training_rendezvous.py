@@ -536,6 +536,7 @@ def test_a_node_whose_workers_failed_is_told_apart_from_one_that_left(etcd: Memo
         ({A: 1}, {}, "left"),  # rank 0 left before we saw the complete round
         ({A: 1}, {"returning": {B}}, "regroup"),
         ({A: 0, B: 1}, {"closed": True, "outcome": "failed"}, "closed"),
+        ({A: 0, B: 1}, {"closed": True, "outcome": "given up"}, "closed"),
         ({A: 0, B: 1}, {"closed": True, "outcome": "finished"}, ""),
     ],
 )
@@ -792,8 +793,11 @@ def test_an_evicted_node_comes_back(etcd: MemoryEtcd) -> None:
         each.leave()
 
 
-@pytest.mark.parametrize("outcome", ["finished", "failed"])
-def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [("finished", "finished"), ("failed", "failed"), ("given up", "been given up"), ("", "been closed")],
+)
+def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: str, words: str) -> None:
     node = handler(etcd)
     together(node.next_rendezvous)
     node.close(outcome)
@@ -803,7 +807,7 @@ def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: s
     error = together(late.next_rendezvous)[0]
 
     assert isinstance(error, RendezvousClosedError)
-    assert str(error) == f"the job 'job' has {outcome} already; to run it again, give it another --rdzv-id"
+    assert str(error) == f"the job 'job' has {words} already; to run it again, give it another --rdzv-id"
     assert late.outcome() == outcome
 
 

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from training.launch import exit_codes, torch_private
 from training.launch.etcd_client import EtcdError
-from training.launch.membership import BROKEN, GENERATION, RUN, EtcdRendezvousHandler
+from training.launch.membership import BROKEN, FINISHED, GENERATION, RUN, EtcdRendezvousHandler
 from training.launch.torch_private import AgentBase
 from training.launch.workers import ForkedHandler
 from training.metrics.progress import PROGRESS_FILE, emit, read_report
@@ -57,8 +57,8 @@ class Agent(AgentBase):
     """Supervises the workers of one node.
 
     * Workers that end with PREEMPTED (75) are restarted free of charge, those with a final code (`exit_codes.Rules`)
-      never, and after three failures without a new step in between the agent gives up, whatever is left of
-      --max-restarts, which is the budget of the whole job (`training.launch.budget`).
+      never, and after three failures without a new step in between the agent gives up (`is_stuck`), whatever is left
+      of --max-restarts, which is the budget of the whole job (`training.launch.budget`).
     * Workers that fail because another node is gone have not failed themselves: that costs nothing.
     * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
     * Workers that use the hooks (`training.launch.elastic`) are not ended when the world changes: they are told to let
@@ -88,6 +88,7 @@ class Agent(AgentBase):
         self._step_before: int | None = None
         self._is_silent = False  # whether the script lives without ever reporting a step
         self.left = False
+        self.is_stuck = False  # whether trying again is pointless
         # torch sleeps that long between two looks; we wait for news instead.
         spec = self._worker_group.spec
         self._interval, spec.monitor_interval = spec.monitor_interval, 0
@@ -103,7 +104,7 @@ class Agent(AgentBase):
             outcome = "left"
             raise
         except RendezvousClosedError:
-            outcome = self._handler.outcome() or "failed"
+            outcome = "finished" if self._handler.outcome() == FINISHED else "failed"
             raise
         finally:
             self.recorder.abandon(outcome)
@@ -236,6 +237,7 @@ class Agent(AgentBase):
                     for worker in worker_group.workers
                 }
                 return RunResult(state=WorkerState.FAILED, failures=failures)
+            self._remaining_restarts -= 1  # as torch does
         self._begin(CAUSES.get(change, "regroup"), node=self._handler.concerned, at=since)
         self._restart_workers(worker_group)
         return RunResult(state=WorkerState.HEALTHY)
@@ -352,7 +354,8 @@ class Agent(AgentBase):
         failures = self._handler.count_failure(step, is_free=is_free, lived_long=lived >= LIFE_WITH_PROGRESS)
         # torch takes one for the restart that follows, and restarts only if there is one to take.
         self._remaining_restarts = max(0, self._max_restarts - failures.total + 1)
-        if failures.is_stuck:
+        self.is_stuck = failures.is_stuck
+        if self.is_stuck:
             logger.error(
                 "the workers have failed %d times without a new step: giving up; see the first error above",
                 failures.without_progress,
@@ -375,8 +378,8 @@ class Agent(AgentBase):
 
     @property
     def restarts_left(self) -> int:
-        """How many more failures of this node's workers the budget allows."""
-        return int(self._remaining_restarts)
+        """How many more failures of the job the budget allows, as far as this node has heard."""
+        return max(0, self._max_restarts - self._handler.failures.total)
 
     def progress(self) -> int | None:
         """The last step that the workers have reported, in this life or before; None if they do not report."""

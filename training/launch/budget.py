@@ -3,9 +3,9 @@
 torch counts on each node, and only the restarts of that node: a failure that all ranks share (one bad sample, say)
 costs each node one, and a node that joins late starts anew. Here the count is part of the state that all nodes share
 (`membership.State`), and each world can fail only once. The node whose worker has failed counts, and gives up when the
-job has had more failures than `--max-restarts`, or three in a row without a new step; the others then hear that the job
-has failed. What is no failure of the job is not counted: a lost, leaving or joining node, a worker that ends with
-PREEMPTED (75), an error that is the echo of a loss elsewhere.
+job has had more failures than `--max-restarts` (exit code 1), or three in a row without a new step (78: do not start
+it again); the others then hear so, and end with the same code. What is no failure of the job is not counted: a lost,
+leaving or joining node, a worker that ends with PREEMPTED (75), an error that is the echo of a loss elsewhere.
 """
 
 from dataclasses import dataclass

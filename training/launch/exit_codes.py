@@ -6,7 +6,7 @@
 | 1    | FAILED      | the script or the launcher failed                           | yes, within the budget       |
 | 64   | USAGE       | wrong options; the same command fails again                 | no                           |
 | 75   | PREEMPTED   | stopped at a step whose checkpoint is safe                  | yes, free of charge          |
-| 78   | DO_NOT_RESTART | trying again is pointless, says the script, or the check of the image at the start | no |
+| 78   | DO_NOT_RESTART | pointless to try again, as script or check says, or three tries without a new step | no |
 | 143  | TERMINATED  | ended by SIGTERM (128 + 15), without word of a checkpoint   | yes                          |
 
 With torch's own rendezvous (c10d, static) the launcher is not told what its workers saved: 143 stands there for 75 too.
@@ -68,12 +68,17 @@ class Rules:
         final = [code for code in given if self.is_final(code) and (code >= 0 or code == given[0])]
         return final[0] if final else PREEMPTED if PREEMPTED in given else given[0]
 
-    def of_failure(self, codes: Collection[int]) -> int:
-        """The launcher's own exit code when its workers have failed with these codes for the last time."""
+    def of_failure(self, codes: Collection[int], *, is_stuck: bool = False) -> int:
+        """The launcher's own exit code when its workers have failed with these codes for the last time.
+
+        Args:
+            codes: of the workers, in the order of their failures.
+            is_stuck: whether they have failed again and again without a new step.
+        """
         code = self.decisive(codes)
         if code in FINAL and self.is_final(code):
             return code
-        return DO_NOT_RESTART if self.is_final(code) else FAILED
+        return DO_NOT_RESTART if is_stuck or self.is_final(code) else FAILED
 
 
 def _codes(text: str) -> frozenset[int]:

@@ -32,16 +32,22 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from training.diagnose import image
 from training.launch import exit_codes, init_method, options
 from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import RunResult
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from training.launch.agent import Agent
 
 PROGRAM: Final = "python -m training"
 SHARE_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -342,13 +348,16 @@ def _launch(args: argparse.Namespace, template: Template | None) -> int:
             return _launch_with_etcd(args, template) if _is_ours(args) else _launch_with_torch(args)
     except ChildFailedError as error:
         sys.stderr.write(f"{error}\n")
-        failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
-        return _rules(args).of_failure([failure.exitcode for failure in failures])
+        return _rules(args).of_failure(_codes_in_order(error.failures))
     except SignalException as error:
         return exit_codes.of_signal(error.sigval)
     except (EtcdError, RendezvousError, DistStoreError) as error:
         _say(str(error) or type(error).__name__)
         return exit_codes.FAILED
+
+
+def _codes_in_order(failures: "Mapping[int, ProcessFailure]") -> list[int]:
+    return [failure.exitcode for failure in sorted(failures.values(), key=lambda failure: failure.timestamp)]
 
 
 def _rules(args: argparse.Namespace) -> exit_codes.Rules:
@@ -395,7 +404,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
 
     from training.launch import rendezvous, torch_private  # noqa: PLC0415
     from training.launch.agent import Agent  # noqa: PLC0415
-    from training.launch.membership import EtcdRendezvousHandler  # noqa: PLC0415
+    from training.launch.membership import FAILED, FINISHED, GIVEN_UP, EtcdRendezvousHandler  # noqa: PLC0415
 
     args.rdzv_backend = rendezvous.BACKEND
     generated = args.rdzv_id == "none"
@@ -423,6 +432,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     if generated:
         _say(f"no --rdzv-id given; nodes that run the same command meet as '{handler.get_run_id()}'")
 
+    code_elsewhere = {FINISHED: exit_codes.FINISHED, GIVEN_UP: exit_codes.DO_NOT_RESTART}
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = args.signals_to_handle
     _raise_on_signals(args.signals_to_handle)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
@@ -453,23 +463,26 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             if template is not None and not template.wait_until_ready():
                 _say("the process that starts workers did not come up; workers start as fresh interpreters")
             scrape.serve_if_asked(agent.recorder, step=agent.progress, restarts_left=lambda: agent.restarts_left)
-            result = agent.run()
+            result = _run(agent, args.signals_to_handle)
         except SignalException as error:
             if not agent.left:
                 handler.leave()
             return _code_after_signal(agent.worker_exit_codes(), error.sigval)
         except RendezvousClosedError as error:
             _say(str(error))
-            return exit_codes.FINISHED if handler.outcome() == "finished" else exit_codes.FAILED
+            return code_elsewhere.get(handler.outcome(), exit_codes.FAILED)
         except BaseException:
             handler.leave()
             raise
         if result is None:  # a spare, never needed, whose job is over
-            return exit_codes.FINISHED if handler.outcome() == "finished" else exit_codes.FAILED
-        handler.close("failed" if result.is_failed() else "finished")
-        if result.is_failed():
-            raise ChildFailedError(name=args.training_script, failures=result.failures)
-        return exit_codes.FINISHED
+            return code_elsewhere.get(handler.outcome(), exit_codes.FAILED)
+        if not result.is_failed():
+            handler.close(FINISHED)
+            return exit_codes.FINISHED
+        code = _rules(args).of_failure(_codes_in_order(result.failures), is_stuck=agent.is_stuck)
+        handler.close(GIVEN_UP if code in exit_codes.FINAL else FAILED)
+        sys.stderr.write(f"{ChildFailedError(name=args.training_script, failures=result.failures)}\n")
+        return code
 
 
 def _code_after_signal(codes: list[int | None], number: int) -> int:
@@ -497,6 +510,16 @@ def _raise_on_signals(names: str) -> None:
 
     for name in names.split(","):
         signal.signal(signal.Signals[name.strip()], raise_signal)
+
+
+def _run(agent: "Agent", signals: str) -> "RunResult | None":
+    """Run the agent. What is left to do then has time limits (half a minute without etcd), and no signal ends it."""
+    try:
+        result: RunResult | None = agent.run()
+    finally:
+        for name in signals.split(","):
+            signal.signal(signal.Signals[name.strip()], signal.SIG_IGN)
+    return result
 
 
 def _usage(error: UsageError) -> int:

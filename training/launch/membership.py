@@ -87,6 +87,10 @@ LOCK_PATIENCE: Final = timedelta(milliseconds=200)
 ASK_AGAIN: Final = timedelta(seconds=1)
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
+# How a job ends: done; its budget of failures is spent; or trying again is pointless.
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+GIVEN_UP: Final = "given up"
 # Changes after which the world of a round cannot work together, or not even come up.
 BROKEN: Final = frozenset({"left", "regroup", "lost", "evicted", "isolated", "closed"})
 # Stands for torch's deadline of the last call, a wall clock time: see `OpExecutor._last_call_is_over`.
@@ -100,7 +104,7 @@ class State(torch_.RendezvousState):
         incarnation: random name of this state, made when it is first written: a job whose etcd was lost starts again
             at round 0, and must not be taken for its former self.
         job: what this run runs, in words; empty when nobody has said so.
-        outcome: how the job ended ("finished" or "failed"); empty while it is open.
+        outcome: how the job ended (FINISHED, FAILED or GIVEN_UP); empty while it is open.
         world: members of the last complete round, whatever has become of them: who has stepped together.
         returning: nodes that have left a round in order to join the next one.
         lost: participants of this round that have died.
@@ -676,10 +680,11 @@ class EtcdRendezvousHandler(torch_.Handler):
         try:
             return super().next_rendezvous()
         except RendezvousClosedError:
+            ended = {GIVEN_UP: "been given up", "": "been closed"}
             outcome = self.outcome()
             raise RendezvousClosedError(
-                f"the job '{self._settings.run_id}' has {outcome or 'been closed'} already; to run it again, give it "
-                "another --rdzv-id"
+                f"the job '{self._settings.run_id}' has {ended.get(outcome, outcome)} already; to run it again, give "
+                "it another --rdzv-id"
             ) from None
         except RendezvousTimeoutError:
             patience = self._settings.timeout.join.total_seconds()
@@ -745,7 +750,7 @@ class EtcdRendezvousHandler(torch_.Handler):
             logger.warning("etcd answers again")
         state = self._holder.state
         if state.closed:
-            return "closed" if state.outcome == "failed" else ""
+            return "closed" if state.outcome in {FAILED, GIVEN_UP} else ""
         if self._this_node not in state.participants:
             return "evicted"
         missing = self._world - state.participants.keys()
@@ -834,8 +839,13 @@ class EtcdRendezvousHandler(torch_.Handler):
         self._stop_heartbeats()
         return True
 
+    @property
+    def failures(self) -> Failures:
+        """All failures of the job, as far as this node has heard."""
+        return self._holder.state.failures
+
     def outcome(self) -> str:
-        """How the job ended: "finished", "failed", or "" when it has not or that is not known."""
+        """How the job ended: FINISHED, FAILED, GIVEN_UP, or "" when it has not or that is not known."""
         try:
             self._holder.sync()
         except (RendezvousConnectionError, RendezvousStateError):

@@ -106,7 +106,7 @@ TORCHRUN: Final = (
         name="--max-restarts",
         default=0,
         type=int,
-        here="With etcd: failures of workers that this node pays for; without it an elastic job (`MIN:MAX`) restarts "
+        here="With etcd: failures of the whole job that are made good; without it an elastic job (`MIN:MAX`) restarts "
         "until three failures in a row bring no new step. A lost, leaving or joining node costs nothing. With "
         "torch's own rendezvous as in torchrun.",
     ),

@@ -51,13 +51,15 @@ _RESTARTS = """\
 
 ## Restarts
 
-- A worker that ends with an ordinary code, or by a signal, is started again: at most `--max-restarts` times on this
-  node, and at most three times in a row without a new step. Scripts report steps with
+- A worker that ends with an ordinary code, or by a signal, is started again, as long as the job has had no more than
+  `--max-restarts` failures, on whichever nodes; after one more the launchers end with 1. Three failures in a row
+  without a new step are the end before that, with 78. Scripts report steps with
   `training.metrics.progress.report_step`; one that does not is taken to make progress when it lives a minute. So a
   script that fails at once runs three times.
 - 75 costs nothing. Nor does a failure that is only the echo of a node that is gone, or a node that leaves or joins.
 - 64 and 78 are final, and so are those of `--no-restart-on`; `--restart-on` wins over both. So
   `--no-restart-on 1-255 --restart-on 75,SIGKILL` goes on after these two only.
+- How the job has ended is kept with its id: who comes to it later ends with 0, 1 or 78 as well, and starts nothing.
 - All workers ended with 0: the job is finished, however soon that was.
 - More nodes than the most wait as spares, and end with the job; fewer than the least wait for `join_timeout` and say
   how many have come.

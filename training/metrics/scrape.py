@@ -8,7 +8,7 @@
 | trainyard_generation                  | gauge     | number of the world that this node is in                         |
 | trainyard_world_size                  | gauge     | workers in it                                                    |
 | trainyard_step                        | gauge     | the last step that this node's workers have reported             |
-| trainyard_restarts_left               | gauge     | failures of this node's workers that the budget still allows     |
+| trainyard_restarts_left               | gauge     | failures of the job that the budget still allows                 |
 
 Every launcher counts what it saw: a lost node is a recovery on each of the others. A gauge of which nothing is known
 yet is absent.
