@@ -67,11 +67,6 @@ class ControlLine:
         self.is_waiting = self.is_interrupted = False
         self._tell(kind="world", environment=dict(environment))
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self.is_open = False
-        self._connection.close()
-
     def _note(self, message: Mapping[str, Any]) -> None:
         match message["kind"]:
             case "hello":
