@@ -111,6 +111,8 @@ def why_not() -> str:
         return "network namespaces need iproute2's `ip`"
     except subprocess.CalledProcessError as error:
         return f"network namespaces are not allowed here: {error.stderr.decode(errors='replace').strip()}"
+    except subprocess.TimeoutExpired as error:
+        return f"network namespaces cannot be had here: {error}"
     return ""
 
 

@@ -369,7 +369,7 @@ def test_a_closed_port_proves_that_a_launcher_has_died_if_it_was_ever_open(refus
 
 def test_a_launcher_that_runs_says_so_and_no_other_program_does(refusing: int) -> None:
     watcher, alive = Presence(here(0)), Presence(here(1))
-    assert watcher.answers(here(1), alive.port)
+    wait_until(lambda: watcher.answers(here(1), alive.port), "the other's thread is fast enough")
     assert not watcher.answers(here(11), alive.port)  # its port was given to another launcher
     assert not watcher.answers(here(1), refusing)
     with socket.socket() as silent:  # as of a frozen process: the kernel takes the connection

@@ -121,6 +121,8 @@ class Agent(AgentBase):
         if kept:
             self._continue_workers(worker_group, kept)
         else:
+            if self._kept:  # they have died in the meantime: what follows their output has to end, too
+                super()._shutdown(timeout=GRACE_WITHOUT_PEER)
             self._fork_workers(worker_group)
         self._kept = {}
         context: Any = self._pcontext
@@ -253,7 +255,8 @@ class Agent(AgentBase):
         """Wait until a worker says something or ends, at most `patience` seconds; take note of it."""
         handlers = [handler for handler in self._handlers().values() if isinstance(handler, ForkedHandler)]
         sources: list[Any] = [handler.control for handler in handlers if handler.control.is_open]
-        sources += {handler.template for handler in handlers if handler.template.alive}
+        # Nobody reads any more what the template says of workers that have ended, nor that it has.
+        sources += {each.template for each in handlers if each.template.alive and each.proc.returncode is None}
         if not sources:
             time.sleep(patience)
             return

@@ -30,7 +30,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _NodeDesc,  # a node's identity; ours is unique even when a container restarts with the same address and pid
     _remove_participant_epilogue,  # what must happen when a participant is dropped
     _RendezvousContext,  # what an operation sees
-    _RendezvousExitOp,  # remove oneself from the participants: leaving at SIGTERM
     _RendezvousState,  # the state that all nodes share
     _RendezvousStateHolder,  # interface between the operations and the place where the state is kept
 )
@@ -75,7 +74,6 @@ __all__ = [
     "DISABLE_SHARED_STORE",
     "Action",
     "AgentBase",
-    "ExitOp",
     "Handler",
     "HashStore",
     "NodeDesc",
@@ -100,7 +98,6 @@ OpExecutor = _DistributedRendezvousOpExecutor
 RendezvousContext = _RendezvousContext
 RendezvousState = _RendezvousState
 RendezvousStateHolder = _RendezvousStateHolder
-ExitOp = _RendezvousExitOp
 Handler = DynamicRendezvousHandler
 remove_participant_epilogue = _remove_participant_epilogue
 
