@@ -139,10 +139,13 @@ def forged() -> list[bytes]:
         changed(participants=[["a", 1]]),
         changed(participants=[[["a"], 1, 0, 0]]),
         changed(heartbeats=[["a", 1, 0, 1e300]]),
+        changed(heartbeats=[["a", 1, 0, 1e18]]),
+        b"[" * 200_000,
         changed(wait_list=None),
         changed(lease=7),
         changed(last_call="soon"),
         changed(ports=[["a", 1, 0, 80]]),
+        changed(ports=[["a", 1, 0, 2**16, "place"]]),
         changed(world="a"),
     ]
 

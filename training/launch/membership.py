@@ -192,10 +192,10 @@ def decode(data: bytes) -> State:
         state.world = {_node(item) for item in fields["world"]}
         state.returning = {_node(item) for item in fields["returning"]}
         state.lost = {_node(item) for item in fields["lost"]}
-        state.ports = {_node(item[:3]): _count(item[3]) for item in fields["ports"]}
+        state.ports = {_node(item[:3]): _port(item[3]) for item in fields["ports"]}
         state.places = {_node(item[:3]): _text(item[4]) for item in fields["ports"]}
         state.last_heartbeats = {_node(item[:3]): _time(item[3]) for item in fields["heartbeats"]}
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, OSError, RecursionError) as error:
         raise RendezvousStateError(
             f"the rendezvous state in etcd is not ours ({type(error).__name__}: {error}): another program or version "
             "writes under this prefix; use another --rdzv-id, or delete the key"
@@ -960,6 +960,12 @@ def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"{value!r} is no count")
     return value
+
+
+def _port(value: Any) -> int:
+    if _count(value) >= 2**16:
+        raise ValueError(f"{value} is no port")
+    return int(value)
 
 
 def _whole(value: Any) -> int:
