@@ -23,6 +23,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 for forces_colours in ("CI", "FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS"):
     os.environ.pop(forces_colours, None)
 
+# A proxy is for what is outside; what tests ask is on this computer.
+if {"http_proxy", "all_proxy"} & {name.lower() for name in os.environ}:
+    for name in ("no_proxy", "NO_PROXY"):
+        if os.environ.get(name) != "*":
+            os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
+
 
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
