@@ -814,6 +814,30 @@ def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: s
     assert late.outcome() == outcome
 
 
+def test_the_failures_of_a_job_are_counted_once_whichever_nodes_see_them(etcd: MemoryEtcd) -> None:
+    nodes = [handler(etcd, nnodes=(2, 2)) for _ in range(2)]
+
+    def fail(node: Any, step: int) -> int:
+        return int(node.count_failure(step, is_free=False, lived_long=False).total)
+
+    together(*(node.next_rendezvous for node in nodes))
+    assert [fail(node, step) for node, step in zip(nodes, (5, 6), strict=True)] == [1, 1]
+    together(*(node.next_rendezvous for node in nodes))
+    assert together(*(lambda node=node: fail(node, 7) for node in nodes)) == [2, 2]
+    assert [node.failures.best_step for node in nodes] == [7, 7]
+
+    together(*(node.next_rendezvous for node in nodes))
+    etcd.down = True
+    fail(nodes[0], 8)  # may go uncounted, and is no reason to end
+    etcd.down = False
+    together(*(node.next_rendezvous for node in nodes))
+    assert fail(nodes[1], 9) in {3, 4}, "what came before is not forgotten"
+    nodes[0].generation = 1
+    assert fail(nodes[0], 10) == nodes[1].failures.total, "it was out, and its world has failed long ago"
+    for node in nodes:
+        node.leave()
+
+
 def test_a_job_whose_etcd_was_wiped_is_not_taken_for_its_former_self(etcd: MemoryEtcd) -> None:
     node = handler(etcd)
     together(node.next_rendezvous)

@@ -32,7 +32,7 @@ class Failures:
     generation: int = 0
 
     def count(self, generation: int, step: int | None, *, is_free: bool, lived_long: bool) -> bool:
-        """Take note of a failure; returns whether it is a new one.
+        """Take note of a failure; returns whether it is a new one, not of a world that has failed or is long gone.
 
         Args:
             generation: the world that has failed.
@@ -40,7 +40,7 @@ class Failures:
             is_free: whether it costs nothing as long as there are new steps.
             lived_long: whether the world has lived so long that it counts as progress when no steps are reported.
         """
-        if generation == self.generation:
+        if generation <= self.generation:
             return False
         self.generation = generation
         self.total += 0 if is_free else 1

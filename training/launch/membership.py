@@ -548,6 +548,7 @@ class EtcdRendezvousHandler(torch_.Handler):
     _fence: Fence
     _is_without_etcd: bool  # whether the last question got no answer
     _world: set[torch_.NodeDesc]  # participants of the round that we are in
+    generation: int  # number of this round; if we are out of the job that has gone on, of the last one that we were in
     last_change: str  # what `num_nodes_waiting` last found
     concerned: str  # addresses of the nodes of which `change` spoke last, as far as they are known
     silent_since: float | None  # when they fell silent (CLOCK_MONOTONIC), if they did before they were gone
@@ -618,6 +619,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         handler._fence = fence
         handler._is_without_etcd = False
         handler._world = set()
+        handler.generation = 0
         handler._worker_store = None
         handler._is_out = False
         handler.last_change = ""
@@ -635,11 +637,6 @@ class EtcdRendezvousHandler(torch_.Handler):
     def members(self) -> list[str]:
         """Addresses of the nodes of our world."""
         return sorted(node.addr for node in self._world)
-
-    @property
-    def generation(self) -> int:
-        """Number of the round that we are in."""
-        return self._holder.state.round
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next world; blocks until it is complete.
@@ -780,21 +777,20 @@ class EtcdRendezvousHandler(torch_.Handler):
     def count_failure(self, step: int | None, *, is_free: bool, lived_long: bool) -> Failures:
         """Count that our world has failed, unless another node was faster; returns all failures (see `budget`).
 
-        While etcd does not answer nothing is counted: there is no next world either.
+        While etcd does not answer it may go uncounted: there is no next world either.
         """
-        generation = self.generation
         while True:
             with self._heartbeat_lock:
                 try:
                     self._holder.sync()
-                    if not self._holder.state.failures.count(generation, step, is_free=is_free, lived_long=lived_long):
-                        return self._holder.state.failures
+                    if not self.failures.count(self.generation, step, is_free=is_free, lived_long=lived_long):
+                        return self.failures
                     self._holder.mark_dirty()
                     if self._holder.sync():
-                        return self._holder.state.failures
+                        return self.failures
                 except RendezvousConnectionError as error:
-                    logger.warning("%s; this failure is not counted", error)
-                    return self._holder.state.failures
+                    logger.warning("%s; this failure may go uncounted", error)
+                    return self.failures
 
     def broken(self) -> str:
         """Why the world of this round cannot go on, in words; empty if it can."""
@@ -872,8 +868,9 @@ class EtcdRendezvousHandler(torch_.Handler):
         """No events, see `OpExecutor`; what people want to know is in the progress lines."""
 
     def _get_store(self) -> torch_.Store:
-        self._world = set(self._holder.state.participants)  # torch asks as soon as a round is complete
-        return torch_.PrefixStore(f"{self._holder.state.incarnation}/{self.generation}", self._store)
+        state = self._holder.state
+        self._world, self.generation = set(state.participants), state.round  # torch asks as soon as a round is complete
+        return torch_.PrefixStore(f"{state.incarnation}/{self.generation}", self._store)
 
     def _keep_alive(self) -> None:
         """What the thread that sends heartbeats does each interval."""
