@@ -34,6 +34,12 @@ def test_endpoints_that_are_none_are_refused(text: str) -> None:
         parse_endpoints(text)
 
 
+def test_a_password_in_an_endpoint_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="holds no user") as caught:
+        parse_endpoints("https://job:secret@etcd:x")
+    assert "secret" not in str(caught.value)
+
+
 def test_an_etcd_that_does_not_answer_is_told_within_the_time_limit() -> None:
     told = r"etcd does not answer at 127\.0\.0\.1:\d+ .*check the address"
     with closed_port() as port, pytest.raises(EtcdUnreachableError, match=told):

@@ -76,12 +76,16 @@ def parse_endpoints(text: str) -> tuple[list[Endpoint], bool | None]:
         The endpoints, and whether the scheme asks for TLS (None: no scheme given).
 
     Raises:
-        ValueError: nothing given, no host, a port that is no port, or two schemes.
+        ValueError: nothing given, no host, a user, a port that is no port, or two schemes.
     """
     endpoints: list[Endpoint] = []
     schemes: set[str] = set()
     for part in text.replace(";", " ").replace("|", " ").split():
         parts = urlsplit(part if "://" in part else f"//{part}")
+        if "@" in parts.netloc:  # not repeated here: there is a password in it
+            raise ValueError(
+                "an etcd endpoint holds no user; give `user` and `password_file`, or TRAINYARD_ETCD_USER, ..."
+            )
         try:
             port = parts.port or DEFAULT_PORT
         except ValueError:
