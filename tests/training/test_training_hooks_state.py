@@ -73,6 +73,11 @@ def test_all_ranks_of_a_world_meet_under_one_name(
     assert elastic._prefix() == prefix
 
 
+def test_most_steps_count_and_of_as_many_those_of_the_newest_world() -> None:
+    have = [{"step": step, "lineage": f"job/a.1/{world}"} for step, world in ((7, 10), (8, 9), (8, 10), (8, 2))]
+    assert have.index(max(have, key=elastic._standing)) == 2
+
+
 def test_an_interrupted_step_leaves_no_trace() -> None:
     state: Any = make_state()
     for _ in range(NUM_STEPS):

@@ -564,8 +564,7 @@ class _Session:
             source = 0
             is_same = self._world.size == 1
         else:
-            best = max(summary["step"] for summary in has_state)
-            source = next(i for i, s in enumerate(summaries) if s["lineage"] and s["step"] == best)
+            source = summaries.index(max(has_state, key=_standing))
             is_same = all(summary == summaries[source] for summary in summaries)
         if not is_same:
             _send_state(state, source, self._world)
@@ -675,6 +674,14 @@ class _Session:
             generation=int(os.environ.get(GENERATION, "0")),
             device=self._device,
         )
+
+
+def _standing(summary: dict[str, Any]) -> tuple[int, int]:
+    """Who gives its state to the others: most steps, and of as many those of the newest world.
+
+    A node that was frozen in a commit has a step that the others made once more without it.
+    """
+    return summary["step"], int(summary["lineage"].rpartition("/")[2])
 
 
 def _prefix() -> str:
