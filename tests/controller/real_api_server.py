@@ -246,9 +246,12 @@ class Cluster:
             body.setdefault("conditions", [{"type": "Ready", "status": "True"}])
         self.merge(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": body})
 
-    def remove(self, namespace: str, pod: str) -> None:
-        """The kubelet confirms that a terminating pod has ended."""
-        self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod}", {"gracePeriodSeconds": 0})
+    def remove(self, namespace: str, pod: str, uid: str | None = None) -> None:
+        """The kubelet confirms that a terminating pod has ended; with `uid` that one, and not another of its name."""
+        body: Object = {"gracePeriodSeconds": 0}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod}", body)
 
     def run_pods(self, namespace: str, node: str) -> dict[str, Object]:
         """What scheduler and kubelets do in a healthy cluster: pods are bound, run, and end when told to."""
@@ -262,7 +265,7 @@ class Cluster:
 
     def _care_for(self, namespace: str, name: str, pod: Object, node: str) -> None:
         if pod["metadata"].get("deletionTimestamp"):
-            self.remove(namespace, name)
+            self.remove(namespace, name, pod["metadata"]["uid"])
         elif pod["status"]["phase"] == "Pending":
             if not pod["spec"].get("nodeName"):
                 self.bind(namespace, name, node)
