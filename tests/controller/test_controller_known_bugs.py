@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from planned_jobs import NOW, UID, creates, job, pod
 
 from training.controller.api import ConditionType, ElasticJob, Phase, Reason
 from training.controller.crd import custom_resource_definition
@@ -21,34 +22,7 @@ from training.controller.pods import rendezvous_id, worker_pod
 from training.controller.rbac import cluster_rules
 from training.controller.records import NodeRecord, PodRecord, pod_record
 
-NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
-UID = "0123456789abcdef"
 NODES = {"node-a": NodeRecord("node-a", allocatable={"pods": Decimal(100)})}
-TEMPLATE = {"spec": {"containers": [{"name": "elasticjob-worker", "image": "i", "args": ["train.py"]}]}}
-
-
-def job(replicas: int = 2, policy: str = "ExitCode", **spec: Any) -> ElasticJob:
-    worker = {"replicas": replicas, "restartPolicy": policy, "template": TEMPLATE}
-    metadata = {"name": "j", "namespace": "n", "uid": UID, "generation": 1}
-    spec = {"rdzvEndpoint": "etcd:2379", "replicaSpecs": {"Worker": worker}, **spec}
-    return ElasticJob.model_validate({"metadata": metadata, "spec": spec})
-
-
-def pod(index: int, **fields: Any) -> PodRecord:
-    known: dict[str, Any] = {
-        "name": f"j-worker-{index}",
-        "uid": f"uid-{index}",
-        "namespace": "n",
-        "job": "j",
-        "owner_uid": UID,
-        "index": index,
-        "generation": 1,
-        "phase": "Running",
-        "node": "node-a",
-        "ready": True,
-        "created": NOW - timedelta(hours=1),
-    }
-    return PodRecord(**(known | fields))
 
 
 def ended(index: int, code: int | None, **fields: Any) -> PodRecord:
@@ -69,10 +43,6 @@ class Story:
         made = plan(self.job, pods, NODES if nodes is None else nodes, NOW + timedelta(seconds=after))
         self.job = self.job.model_copy(update={"status": made.status})
         return made
-
-
-def creates(made: Plan) -> list[str]:
-    return [action.name for action in made.actions if isinstance(action, CreatePod)]
 
 
 def deletes(made: Plan) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from planned_jobs import NOW, creates, job, pod
 
 from training.controller.api import (
     ConditionType,
@@ -31,8 +32,6 @@ from training.controller.planner import (
 )
 from training.controller.records import NodeRecord, PodRecord
 
-NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
-UID = "0123456789abcdef"
 NODE = NodeRecord("node-a")
 NODES = {"node-a": NODE}
 RECLAIM_AT = NOW + timedelta(seconds=120)
@@ -40,35 +39,6 @@ NOTICED = {
     "node-a": replace(NODE, notice="aws-node-termination-handler/spot-itn", reclaim_at=RECLAIM_AT),
     "node-b": NodeRecord("node-b"),
 }
-
-
-def job(replicas: int = 2, restart_policy: str = "ExitCode", status: Any = None, **spec: Any) -> ElasticJob:
-    template = {"spec": {"containers": [{"name": "elasticjob-worker", "image": "i"}]}}
-    worker = {"replicas": replicas, "restartPolicy": restart_policy, "template": template}
-    made = ElasticJob.model_validate(
-        {
-            "metadata": {"name": "j", "namespace": "n", "uid": UID, "generation": 1},
-            "spec": {"rdzvEndpoint": "etcd:2379", "replicaSpecs": {"Worker": worker}, **spec},
-        }
-    )
-    return made if status is None else made.model_copy(update={"status": status})
-
-
-def pod(index: int, **fields: Any) -> PodRecord:
-    known: dict[str, Any] = {
-        "name": f"j-worker-{index}",
-        "uid": f"uid-{index}",
-        "namespace": "n",
-        "job": "j",
-        "owner_uid": UID,
-        "index": index,
-        "generation": 1,
-        "phase": "Running",
-        "node": "node-a",
-        "ready": True,
-        "created": NOW - timedelta(hours=1),
-    }
-    return PodRecord(**(known | fields))
 
 
 def failed(index: int, code: int | None, **fields: Any) -> PodRecord:
@@ -86,10 +56,6 @@ def greedy() -> ElasticJob:
     made = job(1)
     made.spec.worker.template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 8}}
     return made
-
-
-def creates(made: Plan) -> list[str]:
-    return [action.name for action in made.actions if isinstance(action, CreatePod)]
 
 
 def deletes(made: Plan) -> list[str]:
