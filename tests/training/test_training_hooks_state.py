@@ -13,6 +13,7 @@ from torch import nn
 
 from training.launch import elastic, notices
 from training.launch.elastic import State, StateLostError, World
+from training.launch.environment import CONTROL
 
 NUM_STEPS = 3
 
@@ -127,7 +128,7 @@ def test_what_cannot_be_sent_is_refused_by_name(value: Any) -> None:
 
 
 def test_a_script_alone_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", elastic.CONTROL):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CONTROL):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(notices, "listen", lambda: None)
     state: Any = make_state()

@@ -8,7 +8,8 @@ import time
 import pytest
 from local_agents import ROOT
 
-from training.launch.lease import LEASE_FILE, StepLease
+from training.launch.environment import LEASE_FILE
+from training.launch.lease import StepLease
 
 
 def test_a_new_lease_has_run_out_and_is_extended_but_never_shortened() -> None:

@@ -12,8 +12,9 @@ import pytest
 import torch.distributed as dist
 
 from training.launch import notices
+from training.launch.environment import PROGRESS_FILE
 from training.launch.peers import is_lost_peer
-from training.metrics.progress import PROGRESS_FILE, emit, read_report, report_step
+from training.metrics.progress import emit, read_report, report_step
 
 
 class Busy(io.StringIO):

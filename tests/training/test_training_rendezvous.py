@@ -24,11 +24,12 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
 
 from training.launch import membership
+from training.launch.environment import GENERATION, LEASE_FILE, RUN
 from training.launch.etcd_client import Endpoint, EtcdClient
 from training.launch.etcd_store import EtcdStore
 from training.launch.fencing import Fence, Times, WithoutEtcd
-from training.launch.lease import LEASE_FILE, StepLease
-from training.launch.membership import GENERATION, RUN, EtcdRendezvousHandler, State, StateHolder, decode, encode
+from training.launch.lease import StepLease
+from training.launch.membership import EtcdRendezvousHandler, State, StateHolder, decode, encode
 from training.launch.presence import Presence, place
 from training.launch.rendezvous import Options, backend, create_handler
 from training.launch.torch_private import NodeDesc
@@ -752,15 +753,16 @@ def test_neither_the_last_call_nor_heartbeats_go_by_a_wall_clock(
             return datetime.now(zone) - behind
 
     monkeypatch.setattr(dynamic_rendezvous, "datetime", SetBack())
-    first = handler(etcd, nnodes=(1, 3), keep_alive_interval="0.5", keep_alive_max_attempt="100")
+    options = {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "100", "last_call_timeout": "3"}
+    first = handler(etcd, nnodes=(1, 3), **options)
     start = time.monotonic()
     together(first.next_rendezvous)
-    assert time.monotonic() - start >= 0.4  # the last call
+    assert time.monotonic() - start >= 2.9  # the last call
 
     behind = timedelta(seconds=30)
     seen = etcd.revision
     wait_until(lambda: etcd.revision > seen + 1, "more heartbeats")
-    second = handler(etcd, nnodes=(1, 3), keep_alive_interval="0.5", keep_alive_max_attempt="100")
+    second = handler(etcd, nnodes=(1, 3), **options)
 
     def carry_on() -> Any:
         wait_until(first.num_nodes_waiting, "the second waits")

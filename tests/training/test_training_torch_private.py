@@ -1,6 +1,7 @@
 """The private names of torch that we build on, one test for each kind of use: a torch that changes one fails here."""
 
 import inspect
+import multiprocessing
 import signal
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.run import get_args_parser
+from torch.utils.data import DataLoader
 
 from training.launch import python_private, torch_private
 
@@ -163,6 +165,19 @@ def test_workers_are_started_by_a_factory_that_can_be_replaced() -> None:
 def test_the_option_parser_reads_variables_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_MAX_RESTARTS", "5")
     assert get_args_parser().parse_args(["x.py"]).max_restarts == 5
+
+
+def test_a_piece_of_a_checkpoint_is_where_torch_looks_for_it() -> None:
+    info = torch_private.storage_info("__0_0.distcp", 64, 32)
+    assert (info.relative_path, info.offset, info.length) == ("__0_0.distcp", 64, 32)
+    assert f"{type(info).__module__}.{type(info).__name__}" == "torch.distributed.checkpoint.filesystem._StorageInfo"
+
+
+def test_a_loader_with_persistent_workers_tells_which_processes_load() -> None:
+    loader = DataLoader([torch.zeros(1)] * 2, num_workers=1, persistent_workers=True)  # type: ignore[arg-type,var-annotated]
+    assert torch_private.loading_processes(loader) == []
+    assert len(list(loader)) == 2
+    assert torch_private.loading_processes(loader) == [process.pid for process in multiprocessing.active_children()]
 
 
 def test_this_is_the_torch_that_was_looked_at() -> None:

@@ -23,9 +23,9 @@ from typing import IO, Any, Final, cast
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint import metadata as dcp
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from training.checkpoint.disk import NewFile
+from training.launch import torch_private
 
 METADATA: Final = ".metadata"
 VALUES: Final = "values.pt"
@@ -167,7 +167,7 @@ def write(folder: Path, values: bytes, tensors: Mapping[str, Tensor]) -> dict[st
                     raise (file.refusal or error) from error
                 start = torch.Size([offset, *[0] * (piece.dim() - 1)][: piece.dim()])
                 entries[name].chunks.append(dcp.ChunkStorageMetadata(offsets=start, sizes=piece.size()))
-                places[dcp.MetadataIndex(name, start)] = _StorageInfo(file_name, begin, file.size - begin)
+                places[dcp.MetadataIndex(name, start)] = torch_private.storage_info(file_name, begin, file.size - begin)
             files[file_name] = {"size": file.size, "sha256": file.sync()}
     paths = {name: tuple(name.split(".")) for name in entries}
     metadata = dcp.Metadata(state_dict_metadata=entries, planner_data=paths, storage_data=places)

@@ -40,6 +40,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from training.data.cursor import Cursor, Ids, loss_weight
 from training.data.seeding import sample_seed, seeded
+from training.launch import torch_private
 
 logger = logging.getLogger(__name__)
 
@@ -191,8 +192,7 @@ class StepLoader:
 
     def processes(self) -> list[int]:
         """Ids of the processes that load; none before the first iteration."""
-        iterator = getattr(self._loader, "_iterator", None)
-        return [process.pid for process in getattr(iterator, "_workers", [])]
+        return torch_private.loading_processes(self._loader)
 
     def _micro_batches(self, mine: Ids, weight: float, loaded: Iterator[Any]) -> Iterator[MicroBatch]:
         if not len(mine):

@@ -12,17 +12,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from training.diagnose import facts as built_facts
 from training.diagnose import machine as seen
 from training.diagnose.facts import Facts, FactsError
 from training.diagnose.machine import Installed, Machine
 from training.launch import exit_codes
+from training.launch.environment import IMAGE_CHECK
 
 __all__ = ["Facts", "FactsError", "Finding", "Report", "at_start", "compare", "compare_built", "examine"]
 
-SWITCH: Final = "TRAINYARD_IMAGE_CHECK"
 Severity = Literal["error", "warning"]
 
 
@@ -123,7 +123,7 @@ def examine(file: Path | None = None, *, built: bool = False) -> Report:
     machine = seen.look()
     installed = seen.installed(plugin_file, verbs="infiniband" in machine.fabrics)
     findings = tuple(compare(facts, machine, installed))
-    if os.environ.get(SWITCH) == "warn":
+    if os.environ.get(IMAGE_CHECK) == "warn":
         findings = tuple(Finding(one.what, "warning", one.message) for one in findings)
     return Report(facts, machine, installed, findings)
 

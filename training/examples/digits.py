@@ -33,6 +33,7 @@ from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFo
 from training.checkpoint.saver import AsyncSaver
 from training.data.cursor import Ids, SampleCursor, epoch_order, loss_weight, rank_slice
 from training.launch import exit_codes, notices
+from training.launch.environment import GENERATION, RUN
 from training.launch.peers import is_lost_peer
 from training.metrics.progress import emit, report_step
 
@@ -49,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     notices.listen()
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    generation = int(os.environ.get("TRAINYARD_GENERATION", "0"))
-    writer = Writer(run=os.environ.get("TRAINYARD_RUN", ""), generation=generation)
+    generation = int(os.environ.get(GENERATION, "0"))
+    writer = Writer(run=os.environ.get(RUN, ""), generation=generation)
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / PIXEL_MAX).float()
     targets = torch.from_numpy(labels).long()

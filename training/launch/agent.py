@@ -20,11 +20,12 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from training.launch import exit_codes, torch_private
+from training.launch.environment import GENERATION, PROGRESS_FILE, RUN
 from training.launch.etcd_client import EtcdError
-from training.launch.membership import BROKEN, FINISHED, GENERATION, RUN, EtcdRendezvousHandler
+from training.launch.membership import BROKEN, FINISHED, EtcdRendezvousHandler
 from training.launch.torch_private import AgentBase
 from training.launch.workers import ForkedHandler
-from training.metrics.progress import PROGRESS_FILE, emit, read_report
+from training.metrics.progress import emit, read_report
 from training.metrics.recovery import Recorder
 
 logger = logging.getLogger(__name__)

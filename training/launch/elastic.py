@@ -62,17 +62,13 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from training.launch import exit_codes, notices, torch_private
+from training.launch.environment import CONTROL, GENERATION, RUN
 from training.launch.lease import StepLease
 from training.launch.peers import is_lost_peer
 from training.launch.torch_private import HashStore, PrefixStore, Store, TCPStore
 from training.metrics.progress import report_step
 
 logger = logging.getLogger(__name__)
-
-# Number of the descriptor over which the launcher and this worker talk; set by the launcher.
-CONTROL: Final = "TRAINYARD_CONTROL"
-GENERATION: Final = "TRAINYARD_GENERATION"
-RUN: Final = "TRAINYARD_RUN"
 
 # How often a rank that waits for the others of a new world looks.
 MEETING_POLL: Final = timedelta(milliseconds=2)

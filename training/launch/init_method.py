@@ -15,9 +15,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
-VARIABLE: Final = "TRAINYARD_INIT_METHOD"
+from training.launch.environment import INIT_METHOD
+
 ENV, TCP, FILE = "env://", "tcp://", "file://"
 
 
@@ -50,9 +50,9 @@ def mistake(value: str, *, is_one_node: bool) -> str | None:
 def exported() -> Iterator[None]:
     """The variable as workers need it: complete, with a folder for files while this lasts."""
     with contextlib.ExitStack() as stack:
-        if VARIABLE in os.environ:
-            method = complete(os.environ[VARIABLE])
+        if INIT_METHOD in os.environ:
+            method = complete(os.environ[INIT_METHOD])
             if method == FILE:
                 method += stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-"))
-            os.environ[VARIABLE] = method
+            os.environ[INIT_METHOD] = method
         yield

@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Environment variable: where the number is. A descriptor of the launcher, found through /proc: nothing is left behind
-# when the launcher is killed, and no disk is involved.
-LEASE_FILE: Final = "TRAINYARD_LEASE_FILE"
+from training.launch.environment import LEASE_FILE
+
 _SIZE: Final = 8
 
 

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from training.diagnose import image
 from training.launch import exit_codes, init_method, options
+from training.launch.environment import START
 from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
 
@@ -98,7 +99,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return code
 
     template: Template | None = None
-    if os.environ.get(workers.START, "fork") == "fork" and not args.no_python and not args.run_path:
+    if os.environ.get(START, "fork") == "fork" and not args.no_python and not args.run_path:
         forked = Template.fork(workers.modules())
         if isinstance(forked, Job):
             run_job(forked)  # we are a worker now; does not return

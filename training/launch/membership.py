@@ -54,19 +54,16 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSe
 
 from training.launch import torch_private as torch_
 from training.launch.budget import Failures
+from training.launch.environment import GENERATION, LEASE_FILE, RUN
 from training.launch.etcd_client import EtcdClient, EtcdError, KeyValue
 from training.launch.etcd_store import EtcdStore
 from training.launch.fencing import Fence
-from training.launch.lease import LEASE_FILE, StepLease
+from training.launch.lease import StepLease
 from training.launch.presence import Presence, place
 from training.launch.rendezvous import BACKEND, Options
 from training.metrics.progress import emit
 
 logger = logging.getLogger(__name__)
-
-# Environment variables that workers inherit.
-GENERATION: Final = "TRAINYARD_GENERATION"
-RUN: Final = "TRAINYARD_RUN"
 
 FORMAT: Final = 3
 _FAILURES: Final = tuple(field.name for field in dataclasses.fields(Failures))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from training.launch import environment
+
 PREFIX: Final = "PET_"
 
 
@@ -203,20 +205,20 @@ class OwnOption:
 OWN: Final = (
     OwnOption(
         name="--restart-on",
-        variable="TRAINYARD_RESTART_ON",
+        variable=environment.RESTART_ON,
         metavar="CODES",
         help="Exit codes of workers after which they start again, within the budget, even if they are final by default "
         "(64, 78) or by --no-restart-on: codes, ranges and signals, as 3,10-12,SIGSEGV. With etcd.",
     ),
     OwnOption(
         name="--no-restart-on",
-        variable="TRAINYARD_NO_RESTART_ON",
+        variable=environment.NO_RESTART_ON,
         metavar="CODES",
         help="Exit codes of workers after which nothing is started again; the launcher ends with 78. With etcd.",
     ),
     OwnOption(
         name="--backend",
-        variable="TRAINYARD_BACKEND",
+        variable=environment.BACKEND,
         metavar="BACKEND",
         choices=("gloo", "nccl", "mpi"),
         help="Backend that training.launch.process_group.init() takes; refused where this torch or this machine lacks "
@@ -224,33 +226,33 @@ OWN: Final = (
     ),
     OwnOption(
         name="--init-method",
-        variable="TRAINYARD_INIT_METHOD",
+        variable=environment.INIT_METHOD,
         metavar="METHOD",
         help="How training.launch.process_group.init() meets the others: env, tcp, file (one node) or "
         "file:///shared/folder. Default: env.",
     ),
     OwnOption(
         name="--worker-start",
-        variable="TRAINYARD_START",
+        variable=environment.START,
         metavar="WAY",
         choices=("fork", "spawn"),
         help="fork: workers fork from a process that has imported torch (default); spawn: each is a fresh interpreter.",
     ),
     OwnOption(
         name="--preload",
-        variable="TRAINYARD_PRELOAD",
+        variable=environment.PRELOAD,
         metavar="MODULES",
         help="Modules that are imported before workers are forked, as numpy,sklearn.datasets. Default: numpy.",
     ),
     OwnOption(
         name="--records",
-        variable="TRAINYARD_RECORDS",
+        variable=environment.RECORDS,
         metavar="FOLDER",
         help="Folder in which each recovery is recorded (recoveries.jsonl).",
     ),
     OwnOption(
         name="--metrics-port",
-        variable="TRAINYARD_METRICS_PORT",
+        variable=environment.METRICS_PORT,
         metavar="PORT",
         help="Port on which Prometheus finds the launcher's metrics. Default: none.",
     ),
@@ -345,18 +347,18 @@ def _table_parser() -> _QuietParser:
     return parser
 
 
-def mistakes_in_variables(environment: Mapping[str, str]) -> Iterator[str]:
+def mistakes_in_variables(variables: Mapping[str, str]) -> Iterator[str]:
     """Values of `PET_*` flags that torch's parser would answer with a traceback."""
     for option in TORCHRUN:
-        value = environment.get(option.variable, "0") if option.is_flag else "0"
+        value = variables.get(option.variable, "0") if option.is_flag else "0"
         if value.strip() not in {"0", "1"}:
             yield f"{option.variable}={value}: write 1 (as if {option.name} were given) or 0"
 
 
-def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+def unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each `PET_*` variable that stands for no option; torchrun ignores them in silence."""
     known = [option.variable for option in TORCHRUN if option.variable]
-    for name in sorted(environment):
+    for name in sorted(variables):
         if name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             yield f"{name} stands for no option and is ignored" + (f"; did you mean {near[0]}?" if near else "")

@@ -10,15 +10,14 @@ environment, so a program that uses this runs under torchrun as well.
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 
 from training.launch import init_method
-
-BACKEND: Final = "TRAINYARD_BACKEND"
+from training.launch.environment import BACKEND, GENERATION, INIT_METHOD
 
 
 def init(backend: str | None = None, *, timeout: timedelta | None = None) -> None:
@@ -43,7 +42,7 @@ def init(backend: str | None = None, *, timeout: timedelta | None = None) -> Non
 def arguments(backend: str | None = None) -> dict[str, Any]:
     """The arguments of `dist.init_process_group` for this world, for those who call it themselves."""
     backend = backend or os.environ.get(BACKEND) or ("nccl" if torch.cuda.is_available() else "gloo")
-    method = init_method.complete(os.environ.get(init_method.VARIABLE, init_method.ENV))
+    method = init_method.complete(os.environ.get(INIT_METHOD, init_method.ENV))
     if backend == "mpi":
         return {"backend": backend}  # mpirun has given the ranks
     if method == init_method.ENV:
@@ -57,7 +56,7 @@ def arguments(backend: str | None = None) -> dict[str, Any]:
     elif method.startswith(f"{init_method.FILE}/"):
         method = f"{init_method.FILE}{Path(method.removeprefix(init_method.FILE), _world())}"
     else:
-        raise ValueError(f"{init_method.VARIABLE}={method}: write env://, tcp:// or file:///FOLDER")
+        raise ValueError(f"{INIT_METHOD}={method}: write env://, tcp:// or file:///FOLDER")
     return {"backend": backend, "init_method": method, "rank": rank, "world_size": world_size}
 
 
@@ -65,5 +64,5 @@ def _world() -> str:
     """A name that this world has and no other: a file that a dead world has left must not be read by the next."""
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     # Without our rendezvous there is no generation; each world has a port of its own.
-    world = os.environ.get("TRAINYARD_GENERATION") or os.environ["MASTER_PORT"]
+    world = os.environ.get(GENERATION) or os.environ["MASTER_PORT"]
     return f"trainyard-{quote(run, safe='')}-{world}"

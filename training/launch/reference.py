@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from training.launch import exit_codes, init_method, rendezvous
+from training.launch import environment, exit_codes, init_method, rendezvous
 from training.launch.main import LIMITS
 from training.launch.options import OWN, TORCHRUN, TorchrunOption
 from training.metrics import progress
@@ -94,20 +94,24 @@ _VARIABLES: tuple[tuple[str, str, str], ...] = (
     ("RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, ROLE_RANK, ...", "workers", "As in torchrun."),
     ("MASTER_ADDR, MASTER_PORT", "workers", "Of this world; another in the next."),
     (
-        "TRAINYARD_GENERATION, TRAINYARD_RUN",
+        f"{environment.GENERATION}, {environment.RUN}",
         "workers",
         "Number of the world, and run id with a random part: a checkpoint refuses an older world's writer. With etcd.",
     ),
-    ("TRAINYARD_PROGRESS_FILE", "workers", "Where a script reports its steps (`report_step`). With etcd."),
+    (environment.PROGRESS_FILE, "workers", "Where a script reports its steps (`report_step`). With etcd."),
     (
-        "TRAINYARD_LEASE_FILE",
+        environment.LEASE_FILE,
         "workers",
         "Until when this node is sure to be a member. With etcd.",
     ),
-    ("TRAINYARD_CONTROL", "workers", "Descriptor over which hooks hear of a new world. With etcd."),
-    ("TRAINYARD_ETCD_...", "launcher", "Settings of etcd that should not stand on a command line; see the rendezvous."),
+    (environment.CONTROL, "workers", "Descriptor over which hooks hear of a new world. With etcd."),
     (
-        "TRAINYARD_IMAGE_CHECK",
+        f"{environment.ETCD_PREFIX}...",
+        "launcher",
+        "Settings of etcd that should not stand on a command line; see the rendezvous.",
+    ),
+    (
+        environment.IMAGE_CHECK,
         "launcher",
         "`warn`: what does not fit between image and machine is a warning, and no end with 78.",
     ),

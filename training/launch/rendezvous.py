@@ -43,6 +43,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from training.launch.environment import ETCD_PREFIX
 from training.launch.etcd_client import (
     ATTEMPT_TIMEOUT,
     CALL_TIMEOUT,
@@ -264,14 +265,8 @@ class Options:
 
 
 _ENVIRONMENT = {
-    "endpoints": "TRAINYARD_ETCD_ENDPOINTS",
-    "cacert": "TRAINYARD_ETCD_CACERT",
-    "cert": "TRAINYARD_ETCD_CERT",
-    "key": "TRAINYARD_ETCD_KEY",
-    "server_name": "TRAINYARD_ETCD_SERVER_NAME",
-    "user": "TRAINYARD_ETCD_USER",
-    "password": "TRAINYARD_ETCD_PASSWORD",
-    "password_file": "TRAINYARD_ETCD_PASSWORD_FILE",
+    key: ETCD_PREFIX + key.upper()
+    for key in ("endpoints", "cacert", "cert", "key", "server_name", "user", "password", "password_file")
 }
 _TIMES = (
     "join_timeout",

@@ -3,6 +3,7 @@
 torch.distributed.elastic lets out-of-tree code register a rendezvous and subclass the agent, but the operations of the
 dynamic rendezvous (join, exit, keep-alive) and its state are private. They are used, not copied: what a node may do
 next is decided by torch's code, ours stores the state, waits, and detects.
+What checkpoints and data loading need of torch's inside is here too.
 `tests/training/test_training_torch_private.py` checks each name and its shape, so that a torch release that changes one
 fails there and not in a job. Those tests run on the newest and on the oldest torch of `images/matrix.toml`; what the
 oldest lacks is here as well (`AgentBase`, `newer_fields`), so that the rest of the launcher knows one torch.
@@ -33,6 +34,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousState,  # the state that all nodes share
     _RendezvousStateHolder,  # interface between the operations and the place where the state is kept
 )
+from torch.utils.data import DataLoader
 
 # Attributes of DynamicRendezvousHandler that our subclass reads or replaces.
 HANDLER_ATTRIBUTES = (
@@ -86,10 +88,12 @@ __all__ = [
     "TCPStore",
     "abort_default_group",
     "abort_process_groups",
+    "loading_processes",
     "newer_fields",
     "remove_participant_epilogue",
     "replace_subprocess_factory",
     "start_subprocess",
+    "storage_info",
 ]
 
 Action = _Action
@@ -169,3 +173,16 @@ def newer_fields(options: object) -> dict[str, Any]:
     """Of what only newer releases of torch can do for workers, the part that this one can, as WorkerSpec takes it."""
     known = {field.name for field in dataclasses.fields(WorkerSpec)}
     return {name: getattr(options, name) for name in NEWER_SPEC_FIELDS if name in known}
+
+
+def storage_info(file_name: str, offset: int, length: int) -> Any:
+    """Where a piece of a distributed checkpoint lies; `offset` and `length` in bytes. Read by torch."""
+    from torch.distributed.checkpoint.filesystem import _StorageInfo  # noqa: PLC0415  (launchers do not wait for it)
+
+    return _StorageInfo(file_name, offset, length)
+
+
+def loading_processes(loader: DataLoader[Any]) -> list[int]:
+    """Ids of the processes that load for a loader with persistent workers; none before its first iteration."""
+    iterator = getattr(loader, "_iterator", None)
+    return [process.pid for process in getattr(iterator, "_workers", [])]

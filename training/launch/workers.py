@@ -21,15 +21,13 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from torch.distributed.elastic.multiprocessing.subprocess_handler.handlers import get_subprocess_handler
 
 from training.launch.control import ControlLine
+from training.launch.environment import CONTROL, PRELOAD
 from training.launch.template import Job, Template
 
 logger = logging.getLogger(__name__)
 
-START: Final = "TRAINYARD_START"
 # Where a worker finds its line to the launcher (`training.launch.control`).
-CONTROL: Final = "TRAINYARD_CONTROL"
 _CONTROL_DESCRIPTOR: Final = 3
-PRELOAD: Final = "TRAINYARD_PRELOAD"
 # What the first DDP constructor imports, and with it half of torch; what saving and loading import; and the hooks.
 MODULES: Final = (
     "torch.nn.parallel",

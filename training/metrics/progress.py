@@ -21,10 +21,8 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-# Where a worker tells its agent how far it has come; set by the launcher.
-PROGRESS_FILE: Final = "TRAINYARD_PROGRESS_FILE"
+from training.launch.environment import GENERATION, PROGRESS_FILE
 
 
 def emit(event: str, **fields: object) -> None:
@@ -83,7 +81,7 @@ _firsts: dict[str, tuple[int, float]] = {}
 
 def _first_of_world(step: int) -> tuple[int, float]:
     """The first step that this process has reported in its present world, and when."""
-    generation = os.environ.get("TRAINYARD_GENERATION", "")
+    generation = os.environ.get(GENERATION, "")
     if generation not in _firsts:
         _firsts.clear()  # a process may live through many worlds
         _firsts[generation] = step, time.monotonic()

@@ -35,12 +35,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from training.launch.environment import RECORDS
 from training.metrics import progress
 
 logger = logging.getLogger(__name__)
 
-# The folder for `recoveries.jsonl`; without it there is no such file.
-RECORDS: Final = "TRAINYARD_RECORDS"
+# In the folder of `TRAINYARD_RECORDS`; without it there is no such file.
 FILE: Final = "recoveries.jsonl"
 EVENT: Final = "recovery"
 

@@ -21,6 +21,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from training.launch.environment import METRICS_PORT
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PORT: Final = "TRAINYARD_METRICS_PORT"
 TOTAL: Final = "total"
 # Seconds: from a recovery in memory to one that waits for a heartbeat window and a large model.
 BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -48,15 +49,15 @@ def serve_if_asked(
         step: the last step that is known, None if there is none.
         restarts_left: what is left of the restart budget, None if nobody counts.
     """
-    if not (asked := os.environ.get(PORT)):
+    if not (asked := os.environ.get(METRICS_PORT)):
         return False
     if not asked.isdecimal() or not 0 < int(asked) < 65536:
-        logger.warning("%s=%s is no port (1 to 65535): no metrics are served", PORT, asked)
+        logger.warning("%s=%s is no port (1 to 65535): no metrics are served", METRICS_PORT, asked)
         return False
     try:
         from prometheus_client import start_http_server  # noqa: PLC0415  (only who asks for metrics pays for it)
     except ImportError:
-        logger.warning("%s is set and the package prometheus-client is not there: no metrics are served", PORT)
+        logger.warning("%s is set and the package prometheus-client is not there: no metrics are served", METRICS_PORT)
         return False
     try:
         start_http_server(int(asked), registry=registry(recorder, step=step, restarts_left=restarts_left))
