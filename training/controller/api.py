@@ -130,6 +130,7 @@ class Reason(StrEnum):
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
     TEMPLATE_INVALID = "PodTemplateInvalid"
+    POD_GROUP_REFUSED = "PodGroupRefused"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
 
 
@@ -226,10 +227,43 @@ class RunPolicyFields(_Model):
 MAX_WORKERS = 10_000  # names end in four digits, `J-worker-9999`; a slip of the keyboard must not flood a cluster
 
 
-class SchedulingPolicy(_Model):
-    """Accepted for compatibility with the upstream API."""
+class GangScheduler(StrEnum):
+    """Schedulers that start a group of pods together or not at all, each by its own kind of PodGroup."""
 
-    min_available: int | None = Field(default=None, ge=0, description="Accepted for compatibility; not used.")
+    VOLCANO = "volcano"
+    SCHEDULER_PLUGINS = "scheduler-plugins"
+
+
+class SchedulingPolicy(_Model):
+    """How the workers are scheduled together."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.queue) || (has(self.scheduler) && self.scheduler == 'volcano')",
+                    "message": "schedulingPolicy.queue is a queue of Volcano: set scheduler: volcano, or leave it out "
+                    "(for Kueue see docs/how-to/queues.md)",
+                }
+            ]
+        }
+    )
+
+    scheduler: GangScheduler | None = Field(
+        default=None,
+        description="The scheduler that is asked, by a PodGroup, to start minAvailable workers together or none. "
+        "Unset: workers are scheduled one by one. schedulerName in the pod template names it if it is not called "
+        "volcano or scheduler-plugins-scheduler.",
+    )
+    min_available: int | None = Field(
+        default=None,
+        ge=0,
+        description="Workers that have to fit together. Unset or 0: minReplicas. Never more than are wanted. Without "
+        "scheduler it is accepted for compatibility with the upstream API and has no effect.",
+    )
+    queue: str | None = Field(
+        default=None, min_length=1, max_length=253, description="Queue of Volcano. Unset: its queue `default`."
+    )
 
 
 class ReplicaSpec(_Model):
@@ -401,7 +435,7 @@ class ElasticJobSpec(RunPolicyFields):
         default=None, description="What failures bring about, by exit code and reason."
     )
     scheduling_policy: SchedulingPolicy | None = Field(
-        default=None, description="Accepted for compatibility with the upstream API."
+        default=None, description="Whether the workers are scheduled together, by which scheduler and in which queue."
     )
     replica_specs: dict[str, ReplicaSpec] = Field(
         description="The workers, under the only key Worker.", json_schema_extra={"maxProperties": 8}
@@ -424,6 +458,11 @@ class ElasticJobSpec(RunPolicyFields):
             and self.scaling.mode is ScalingMode.CAPACITY
             and self.scaling.growth is Growth.PROBE
         )
+
+    @property
+    def gang_scheduler(self) -> GangScheduler | None:
+        """The scheduler that starts the workers together; None if they are scheduled one by one."""
+        return self.scheduling_policy.scheduler if self.scheduling_policy is not None else None
 
     @property
     def worker(self) -> ReplicaSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx2
@@ -24,7 +24,9 @@ from lightkube.generic_resource import (
     create_api_info,
 )
 
-from training.controller.api import GROUP, KIND, PLURAL, VERSION
+from training.controller.api import GROUP, KIND, PLURAL, VERSION, GangScheduler
+from training.controller.gang import GANG_APIS
+from training.controller.gang import PLURAL as POD_GROUPS_PLURAL
 
 FIELD_MANAGER = "trainyard-elastic-controller"
 CONNECTIONS = 16
@@ -37,6 +39,7 @@ BOOKMARK_SECONDS = 60.0
 WATCH_SILENCE = BOOKMARK_SECONDS + 40.0
 """A watch silent for longer has lost its connection without word."""
 
+FORBIDDEN = 403
 CONFLICT = 409
 NOT_FOUND = 404
 GONE = 410
@@ -86,13 +89,36 @@ class Event(GenericNamespacedResource):
     _api_info: ApiInfo = create_api_info("", "v1", "Event", "events")
 
 
+def _pod_group(scheduler: GangScheduler) -> tuple[str, str, str, str]:
+    api = GANG_APIS[scheduler]
+    return api.group, api.version, "PodGroup", POD_GROUPS_PLURAL
+
+
 class Lease(GenericNamespacedResource):
     """A lease."""
 
     _api_info: ApiInfo = create_api_info("coordination.k8s.io", "v1", "Lease", "leases")
 
 
-Resource = type[Job | JobStatus | Pod | Service | Node | Event | Lease]
+class VolcanoPodGroup(GenericNamespacedResource):
+    """A PodGroup of Volcano."""
+
+    _api_info: ApiInfo = create_api_info(*_pod_group(GangScheduler.VOLCANO))
+
+
+class SchedulerPluginsPodGroup(GenericNamespacedResource):
+    """A PodGroup of the scheduler-plugins."""
+
+    _api_info: ApiInfo = create_api_info(*_pod_group(GangScheduler.SCHEDULER_PLUGINS))
+
+
+PodGroup = VolcanoPodGroup | SchedulerPluginsPodGroup
+POD_GROUPS: Mapping[GangScheduler, type[PodGroup]] = {
+    GangScheduler.VOLCANO: VolcanoPodGroup,
+    GangScheduler.SCHEDULER_PLUGINS: SchedulerPluginsPodGroup,
+}
+
+Resource = type[Job | JobStatus | Pod | Service | Node | Event | Lease | PodGroup]
 Object = dict[str, Any]
 
 

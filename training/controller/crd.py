@@ -11,6 +11,8 @@ from training.controller.api import GROUP, KIND, MAX_NAME_LENGTH, PLURAL, VERSIO
 _WORKER = "self.replicaSpecs['Worker']"
 _HAS_WORKER = "'Worker' in self.replicaSpecs"
 
+_SCHEDULER = "(has({0}.schedulingPolicy) && has({0}.schedulingPolicy.scheduler) ? {0}.schedulingPolicy.scheduler : '')"
+
 _SPEC_RULES: list[dict[str, str]] = [
     {
         "rule": "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
@@ -40,6 +42,11 @@ _SPEC_RULES: list[dict[str, str]] = [
         "rule": "has(self.managedBy) == has(oldSelf.managedBy) && "
         "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
         "message": "managedBy cannot change: two controllers would take care of one job. Delete it and create it anew",
+    },
+    {
+        "rule": f"{_SCHEDULER.format('self')} == {_SCHEDULER.format('oldSelf')}",
+        "message": "schedulingPolicy.scheduler cannot change: pods keep the scheduler that they were made for. Delete "
+        "the job and create it anew",
     },
 ]
 

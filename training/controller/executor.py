@@ -19,9 +19,10 @@ import httpx2
 from pydantic import ValidationError
 
 from training.controller import client, pods
-from training.controller.api import API_VERSION, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, Reason
-from training.controller.client import CONFLICT, CONNECTIONS, NOT_FOUND, Api, Object, code_of
+from training.controller.api import API_VERSION, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
+from training.controller.client import CONFLICT, CONNECTIONS, FORBIDDEN, NOT_FOUND, Api, Object, code_of, explain
 from training.controller.events import EventFilter
+from training.controller.gang import GANG_APIS, NO_GROUP
 from training.controller.metrics import Histogram
 from training.controller.planner import (
     Action,
@@ -32,6 +33,7 @@ from training.controller.planner import (
     DeleteService,
     Event,
     Plan,
+    SetPodGroup,
     plan,
 )
 from training.controller.records import pod_record
@@ -67,6 +69,7 @@ class Executor:
         self._identity = identity
         self._create_errors: dict[str, str] = {}
         self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
+        self._groups: dict[str, int] = {}  # by job key: members that its PodGroup asks for
         self._told: dict[str, str] = {}  # by job key: UID of the job whose user was told of its Service's name
         self._filter = EventFilter()
         self.happened: Counter[str] = Counter()
@@ -110,6 +113,7 @@ class Executor:
             names_taken=self._names_taken.get(key, ()),
             lost_nodes=self._store.lost_nodes(known),
             used=self._store.used() if job.spec.probes else {},
+            pod_group=self._groups.get(key),
         )
         self.plans += 1
         busy = time.perf_counter() - started
@@ -148,12 +152,15 @@ class Executor:
         creations = [action for action in result.actions if isinstance(action, CreatePod)]
         others = [action for action in result.actions if not isinstance(action, DeletePod | CreatePod)]
         for action in others:
-            if not isinstance(action, DeleteJob):
+            if not isinstance(action, DeleteJob | SetPodGroup):
                 await self._other(job, action)
         if deletions:
             await self._together([self._delete_pod(job, action) for action in deletions])
             self._tell_pods(job, Reason.POD_DELETED, "deleted", deletions)
             log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
+        for action in others:
+            if isinstance(action, SetPodGroup):
+                await self._set_pod_group(job, action.members)
         if creations:
             await self._create_pods(key, job, creations)
             for node in result.replaced_nodes:
@@ -238,6 +245,72 @@ class Executor:
             else:
                 self._store.services.put(created)
 
+    async def _set_pod_group(self, job: ElasticJob, members: int) -> None:
+        """Makes, changes or deletes the job's PodGroup.
+
+        Raises:
+            RefusedError: it cannot be had; no worker is made then, for the scheduler would not look at it.
+        """
+        scheduler = job.spec.gang_scheduler
+        if scheduler is None:
+            return
+        kind = client.POD_GROUPS[scheduler]
+        try:
+            if members == NO_GROUP:
+                await self._drop_pod_group(job, kind)
+            else:
+                await self._make_pod_group(job, kind, pods.job_pod_group(job, scheduler, members), members)
+        except httpx2.HTTPStatusError as error:
+            raise self._no_group(job, scheduler, error) from error
+        self._groups[job.key] = members
+
+    async def _make_pod_group(
+        self, job: ElasticJob, kind: type[client.PodGroup], manifest: Object, members: int
+    ) -> None:
+        try:
+            await self._api.create(kind, manifest)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != CONFLICT or (found := await self._own_group(job, kind)) is None:
+                raise
+            if found.get("spec", {}).get("minMember") != members:
+                await self._api.apply(kind, manifest)
+        self._create_errors.pop(job.key, None)
+
+    async def _drop_pod_group(self, job: ElasticJob, kind: type[client.PodGroup]) -> None:
+        try:
+            found = await self._own_group(job, kind)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != FORBIDDEN:
+                raise
+            return  # without the rights to it none can have been made
+        if found is not None:
+            await self._delete(kind, job.metadata.namespace, job.metadata.name, uid=found["metadata"]["uid"])
+
+    async def _own_group(self, job: ElasticJob, kind: type[client.PodGroup]) -> Object | None:
+        """The PodGroup of the job's name, if it is the job's own."""
+        try:
+            found = await self._api.get(kind, job.metadata.namespace, job.metadata.name)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != NOT_FOUND:
+                raise
+            return None
+        owners = {owner.get("uid") for owner in found["metadata"].get("ownerReferences", ())}
+        return found if job.metadata.uid in owners else None
+
+    def _no_group(self, job: ElasticJob, scheduler: GangScheduler, error: httpx2.HTTPStatusError) -> RefusedError:
+        api = GANG_APIS[scheduler].api_version
+        why = {
+            NOT_FOUND: f"cannot be made: this cluster does not know {api}. Install {scheduler}, or make the job anew "
+            "without schedulingPolicy.scheduler",
+            FORBIDDEN: f"cannot be made: {error}. Has the stack's setting controller.gangSchedulers {scheduler}?",
+            CONFLICT: "exists and is not of this job: delete it, or give the job another name",
+        }.get(code_of(error) or 0, f"cannot be made: {explain(error)}")
+        message = f"PodGroup {job.metadata.name} for schedulingPolicy.scheduler {scheduler} {why}"
+        if self._create_errors.get(job.key) != message:
+            self._create_errors[job.key] = message
+            self._tell(job, [Event("Warning", Reason.POD_GROUP_REFUSED, message)])
+        return RefusedError(message)
+
     def _service_name_taken(self, job: ElasticJob, name: str) -> None:
         if (
             self._store.services.get(f"{job.metadata.namespace}/{name}") is not None
@@ -275,11 +348,11 @@ class Executor:
 
     def forget_all(self) -> None:
         """A new term as leader: what was learned in an earlier one need not be true any more."""
-        for memory in (self._create_errors, self._names_taken, self._told):
+        for memory in (self._create_errors, self._names_taken, self._groups, self._told):
             memory.clear()
 
     def _forget(self, key: str) -> None:
-        for memory in (self._create_errors, self._names_taken, self._told):
+        for memory in (self._create_errors, self._names_taken, self._groups, self._told):
             memory.pop(key, None)
 
     # --- events: best effort, never in the way ----------------------------------------------------------------------

@@ -41,6 +41,7 @@ from training.controller.api import (
     SuccessPolicy,
 )
 from training.controller.capacity import no_room, room
+from training.controller.gang import NO_GROUP
 from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name, template_trouble
 from training.controller.records import NodeRecord, PodRecord
 
@@ -116,11 +117,18 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPodGroup:
+    """See to it that the job's PodGroup asks for so many members; 0: that there is none."""
+
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the job itself, whose time to live is over."""
 
 
-Action = CreateService | DeleteService | CreatePod | DeletePod | DeleteJob
+Action = CreateService | DeleteService | SetPodGroup | CreatePod | DeletePod | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,7 @@ def plan(
     names_taken: Collection[str] = (),
     lost_nodes: Collection[str] = (),
     used: Mapping[str, Mapping[str, Decimal]] = MappingProxyType({}),
+    pod_group: int | None = None,
 ) -> Plan:
     """Decides what to do about a job.
 
@@ -189,10 +198,13 @@ def plan(
         names_taken: pod names that others, unknown to the controller, use.
         lost_nodes: names of nodes that pods still name and that are gone for certain.
         used: what worker pods, of all jobs, take of each node; for jobs that probe for room.
+        pod_group: members that the job's PodGroup asks for, 0 if there is none; None: not known.
     """
     if job.metadata.deletion_timestamp is not None or job.foreign:  # the garbage collector's now, or another's
         return Plan((), job.status)
-    return _Planning(job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes, used).plan()
+    return _Planning(
+        job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes, used, pod_group
+    ).plan()
 
 
 @dataclass
@@ -208,6 +220,7 @@ class _Planning:
     names_taken: Collection[str]
     lost_nodes: Collection[str]
     used: Mapping[str, Mapping[str, Decimal]]
+    pod_group: int | None
     status: ElasticJobStatus = field(init=False)
     before: ElasticJobStatus = field(init=False)
     own: list[PodRecord] = field(init=False)
@@ -249,6 +262,7 @@ class _Planning:
             self._go_on()
         if self.status.ended:
             self._clean_up()
+        self._keep_pod_group()
         self._force_delete_stuck()
         self._summarise()
         wait = max(min(self.timers) - self.clock, SHORTEST_WAIT) if self.timers else None
@@ -675,6 +689,20 @@ class _Planning:
         self.status.failure_streak = 0
         self.condition(ConditionType.SUSPENDED, True, Reason.JOB_SUSPENDED, "suspend is true")
         self._end_conditions(Reason.JOB_SUSPENDED, "the job is suspended")
+
+    def _keep_pod_group(self) -> None:
+        """One PodGroup while there are workers to be scheduled: a group left over would keep its place in a queue."""
+        policy = self.job.spec.scheduling_policy
+        if policy is None or policy.scheduler is None:
+            return
+        members = NO_GROUP
+        if not self.status.ended and not self.job.spec.suspend and self.status.first_success_time is None:
+            members = min(policy.min_available or self.fewest, self.aim)
+        elif not self.status.ended and not self.job.spec.suspend:
+            return  # the last ones are finishing
+        created = any(isinstance(action, CreatePod) for action in self.actions)
+        if self.pod_group != members or created:  # it is looked at again before pods that need it are made
+            self.actions.append(SetPodGroup(members))
 
     def _members(self) -> list[PodRecord]:
         """Active workers of this generation that this plan leaves alone."""

@@ -24,8 +24,10 @@ from training.controller.api import (
     MANAGED_BY,
     WORKER,
     ElasticJob,
+    GangScheduler,
     RestartPolicy,
 )
+from training.controller.gang import join_gang, pod_group
 from training.launch.etcd_client import parse_endpoints
 
 MAX_RESTARTS = 1000
@@ -174,7 +176,27 @@ def worker_pod(
     for key in ("annotations", "finalizers"):
         if metadata.get(key):
             pod["metadata"][key] = copy.deepcopy(metadata[key])
+    if (scheduler := job.spec.gang_scheduler) is not None:
+        join_gang(pod, scheduler, job.metadata.name, WORKER.lower())
     return pod
+
+
+def job_pod_group(job: ElasticJob, scheduler: GangScheduler, members: int) -> dict[str, Any]:
+    """The manifest of the job's PodGroup, which has the job's name.
+
+    Args:
+        job: the job.
+        scheduler: which one asks for it.
+        members: workers that have to fit together.
+    """
+    metadata = {
+        "name": job.metadata.name,
+        "namespace": job.metadata.namespace,
+        "labels": {LABEL_OUR_JOB_NAME: job.metadata.name, LABEL_MANAGED_BY: MANAGED_BY},
+        "ownerReferences": [_owner(job)],
+    }
+    policy = job.spec.scheduling_policy
+    return pod_group(scheduler, metadata, members, job.spec.worker.template, policy.queue if policy else None)
 
 
 def headless_service(job: ElasticJob) -> dict[str, Any]:

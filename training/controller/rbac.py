@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from training.controller.api import GROUP, PLURAL
+from training.controller.api import GROUP, PLURAL, GangScheduler
+from training.controller.gang import GANG_APIS
+from training.controller.gang import PLURAL as POD_GROUPS
 
 LEASE_NAME = "trainyard-elastic-controller"
 """Name of the Lease for which the replicas of the controller compete."""
 
 
-def cluster_rules() -> list[dict[str, Any]]:
-    """Rules of the controller's ClusterRole, in the form of rbac.authorization.k8s.io/v1."""
-    return [
+def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
+    """Rules of the controller's ClusterRole, in the form of rbac.authorization.k8s.io/v1.
+
+    Args:
+        gang: schedulers that jobs may ask for in `schedulingPolicy.scheduler`.
+    """
+    rules = [
         # delete: jobs whose ttlSecondsAfterFinished has run out
         _rule(GROUP, [PLURAL], ["list", "watch", "delete"]),
         _rule(GROUP, [f"{PLURAL}/status"], ["patch"]),
@@ -22,6 +29,11 @@ def cluster_rules() -> list[dict[str, Any]]:
         _rule("", ["nodes"], ["list", "watch"]),
         _rule("", ["events"], ["create"]),
     ]
+    groups = [GANG_APIS[scheduler].group for scheduler in GangScheduler if scheduler in gang]
+    if groups:
+        # get: whose PodGroup it is; patch: another number of members
+        rules.append(_rule(groups, [POD_GROUPS], ["get", "create", "patch", "delete"]))
+    return rules
 
 
 def lease_rules() -> list[dict[str, Any]]:
@@ -32,6 +44,12 @@ def lease_rules() -> list[dict[str, Any]]:
     ]
 
 
-def _rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict[str, Any]:
-    rule: dict[str, Any] = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+def _rule(
+    groups: str | list[str], resources: list[str], verbs: list[str], names: list[str] | None = None
+) -> dict[str, Any]:
+    rule: dict[str, Any] = {
+        "apiGroups": [groups] if isinstance(groups, str) else groups,
+        "resources": resources,
+        "verbs": verbs,
+    }
     return rule | {"resourceNames": names} if names else rule
