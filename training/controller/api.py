@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -132,6 +132,8 @@ class Reason(StrEnum):
     TEMPLATE_INVALID = "PodTemplateInvalid"
     POD_GROUP_REFUSED = "PodGroupRefused"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
+    FIELD_IGNORED = "FieldIgnored"
+    TRAINING_OPERATOR_FOUND = "TrainingOperatorFound"
 
 
 class RestartPolicy(StrEnum):
@@ -611,8 +613,27 @@ class ObjectMeta(_Model):
     """Those of the controller's own prefix."""
 
 
+class Role(NamedTuple):
+    """Replicas of one kind."""
+
+    name: str
+    """Worker, Master."""
+    first: int
+    """The lowest of their numbers."""
+    spec: ReplicaSpec
+
+
 class ElasticJob(_Model):
-    """An elastic PyTorch training job: workers that may come and go while it trains."""
+    """An elastic PyTorch training job: workers that may come and go while it trains.
+
+    What other kinds of job do differently stands in the properties and methods below (see `pytorchjob.py`).
+    """
+
+    api_version: ClassVar[str] = API_VERSION
+    kind: ClassVar[str] = KIND
+    numbered: ClassVar[bool] = False
+    """Whether each number below the number of replicas is to be taken, and none above: what is lost comes back under
+    its own number."""
 
     metadata: ObjectMeta
     spec: ElasticJobSpec
@@ -622,6 +643,38 @@ class ElasticJob(_Model):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The kinds of its replicas, by their first numbers."""
+        return (Role(WORKER, 0, self.spec.worker),)
+
+    def role(self, index: int) -> Role:
+        """The role of a replica."""
+        return next(role for role in reversed(self.roles) if index >= role.first)
+
+    def pod_name(self, index: int) -> str:
+        """`J-worker-<i>`, as upstream names them."""
+        role = self.role(index)
+        return f"{self.metadata.name}-{role.name.lower()}-{index - role.first}"
+
+    @property
+    def service_name(self) -> str:
+        """Name of the one headless Service of the job, the `subdomain` of its pods."""
+        return f"{self.metadata.name}-workers"
+
+    def selector(self) -> dict[str, str]:
+        """Labels that select exactly the workers of the job."""
+        return {LABEL_GROUP_NAME: GROUP, LABEL_JOB_NAME: self.metadata.name, LABEL_REPLICA_TYPE: WORKER.lower()}
+
+    def finished_with(self, succeeded: Collection[int]) -> bool:
+        """Whether the training has finished when the replicas of these numbers have succeeded."""
+        return bool(succeeded)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Sentences about fields that are accepted and have no effect."""
+        return ()
 
     @property
     def foreign(self) -> bool:

@@ -19,7 +19,7 @@ import httpx2
 from pydantic import ValidationError
 
 from training.controller import client, pods
-from training.controller.api import API_VERSION, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
+from training.controller.api import MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
 from training.controller.client import CONFLICT, CONNECTIONS, FORBIDDEN, NOT_FOUND, Api, Object, code_of, explain
 from training.controller.events import EventFilter
 from training.controller.gang import GANG_APIS, NO_GROUP
@@ -107,8 +107,7 @@ class Executor:
             known,
             self._store.nodes.all(),
             datetime.now(UTC),
-            service_exists=self._store.services.get(f"{job.metadata.namespace}/{pods.service_name(job.metadata.name)}")
-            is not None,
+            service_exists=self._store.services.get(f"{job.metadata.namespace}/{job.service_name}") is not None,
             create_error=self._create_errors.get(key),
             names_taken=self._names_taken.get(key, ()),
             lost_nodes=self._store.lost_nodes(known),
@@ -132,8 +131,8 @@ class Executor:
         answer = await self._api.apply(
             client.JobStatus,
             {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
+                "apiVersion": job.api_version,
+                "kind": job.kind,
                 # With the version it is a conflict if somebody, an earlier leader perhaps, has written since: counters
                 # that were not read must not be overwritten. The UID tells jobs of the same name apart.
                 "metadata": {
@@ -387,8 +386,8 @@ class Executor:
             "kind": "Event",
             "metadata": {"name": f"{job.metadata.name}.{time.time_ns():x}", "namespace": job.metadata.namespace},
             "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
+                "apiVersion": job.api_version,
+                "kind": job.kind,
                 "name": job.metadata.name,
                 "namespace": job.metadata.namespace,
                 "uid": job.metadata.uid,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import count, islice
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -24,7 +25,6 @@ from training.controller.api import (
     EXIT_DO_NOT_RESTART,
     EXIT_PREEMPTED,
     FIRST_RETRYABLE_EXIT_CODE,
-    WORKER,
     CleanPodPolicy,
     Condition,
     ConditionType,
@@ -42,7 +42,7 @@ from training.controller.api import (
 )
 from training.controller.capacity import no_room, room
 from training.controller.gang import NO_GROUP
-from training.controller.pods import POD_RESTART_POLICY, pod_name, selector, service_name, template_trouble
+from training.controller.pods import POD_RESTART_POLICY, template_trouble
 from training.controller.records import NodeRecord, PodRecord
 
 DRAIN_WINDOW = timedelta(seconds=300)
@@ -253,11 +253,11 @@ class _Planning:
     def plan(self) -> Plan:
         first_pass = self.status.condition(ConditionType.CREATED) is None
         self.status.observed_generation = self.job.metadata.generation
-        self.status.selector = ",".join(f"{key}={value}" for key, value in selector(self.job.metadata.name).items())
+        self.status.selector = ",".join(f"{key}={value}" for key, value in self.job.selector().items())
         self.condition(ConditionType.CREATED, True, Reason.JOB_CREATED, "the controller has seen the job")
         if first_pass:
             self.event("Normal", Reason.JOB_CREATED, "the controller takes care of this job")
-            self._mention_ignored_restart_policy()
+            self._mention_what_is_ignored()
         if not self.status.ended:
             self._go_on()
         if self.status.ended:
@@ -268,15 +268,18 @@ class _Planning:
         wait = max(min(self.timers) - self.clock, SHORTEST_WAIT) if self.timers else None
         return Plan(tuple(self.actions), self.status, tuple(self.events), wait, tuple(self.replaced_nodes))
 
-    def _mention_ignored_restart_policy(self) -> None:
-        policy = self.job.spec.worker.restart_policy
-        of_template = (self.template.get("spec") or {}).get("restartPolicy")
-        if of_template not in {None, POD_RESTART_POLICY[policy]}:
-            self.event(
-                "Warning",
-                Reason.RESTART_POLICY_IGNORED,
-                f"restartPolicy {of_template} in the pod template is ignored: {policy} of the Worker decides",
-            )
+    def _mention_what_is_ignored(self) -> None:
+        for role in self.job.roles:
+            policy = role.spec.restart_policy
+            of_template = None if self.trouble else (role.spec.template.get("spec") or {}).get("restartPolicy")
+            if of_template not in {None, POD_RESTART_POLICY[policy]}:
+                self.event(
+                    "Warning",
+                    Reason.RESTART_POLICY_IGNORED,
+                    f"restartPolicy {of_template} in the pod template is ignored: {policy} of the {role.name} decides",
+                )
+        for sentence in self.job.ignored:
+            self.event("Warning", Reason.FIELD_IGNORED, sentence)
 
     def _go_on(self) -> None:
         suspended = bool(self.job.spec.suspend)
@@ -350,12 +353,12 @@ class _Planning:
             Reason and message if one of them ends the job.
         """
         fatal: tuple[Reason, str] | None = None
+        succeeded: set[int] = set()
         for pod in self.own:
             if pod.generation != self.status.generation:
                 continue
             if self._succeeded(pod):
-                if self.status.first_success_time is None:
-                    self.status.first_success_time = self.now
+                succeeded.add(pod.index)
                 self.accounted.add(pod.uid)
             elif self.job.spec.suspend and _told_before_its_end(pod):
                 self.accounted.add(pod.uid)  # by the suspension; who else may have told it no longer matters
@@ -367,6 +370,8 @@ class _Planning:
             else:
                 verdict = self._count_container_restarts(pod)
                 fatal = fatal or verdict
+        if self.status.first_success_time is None and self.job.finished_with(succeeded):
+            self.status.first_success_time = self.now
         return fatal
 
     @staticmethod
@@ -430,7 +435,7 @@ class _Planning:
                 self._delete(pod, "it has failed")
             return None
         self.accounted.add(pod.uid)
-        policy = self.job.spec.worker.restart_policy
+        policy = self.job.role(pod.index).spec.restart_policy
         code = pod.exit_code
         ended = f"{pod.name} failed with exit code {code}" if code is not None else f"{pod.name} failed without a word"
         if pod.term_reason and pod.term_reason != "Error":
@@ -614,7 +619,7 @@ class _Planning:
             if not pod.terminating and pod.uid not in self.doomed and (everything or not pod.finished):
                 self._delete(pod, "the job has ended")
         if everything and self.service_exists:
-            self.actions.append(DeleteService(service_name(self.job.metadata.name)))
+            self.actions.append(DeleteService(self.job.service_name))
         if policy.ttl_seconds_after_finished is not None and self.status.completion_time is not None:
             expiry = self.status.completion_time + timedelta(seconds=policy.ttl_seconds_after_finished)
             if self.now >= expiry:
@@ -720,14 +725,20 @@ class _Planning:
         leaving = [pod for pod in members if self._notice(pod) is not None]
         staying = [pod for pod in members if self._notice(pod) is None]
         surplus = len(staying) - self.wanted
-        if surplus > 0:
-            named = self._named_victims()
-            for pod in sorted(staying, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[:surplus]:
-                self.accounted.add(pod.uid)
-                self._delete(pod, f"{self.aim} workers are wanted")
-        elif surplus < 0:
-            self._create(-surplus, leaving)
+        for pod in self._victims(staying, surplus):
+            self.accounted.add(pod.uid)
+            self._delete(pod, f"{self.aim} workers are wanted")
+        missing = self.wanted - sum(1 for pod in staying if pod.uid not in self.doomed)
+        if missing > 0:
+            self._create(missing, leaving)
         self._see_off(leaving, [pod for pod in staying if pod.phase == "Running"])
+
+    def _victims(self, staying: Sequence[PodRecord], surplus: int) -> Sequence[PodRecord]:
+        """Who goes because fewer are wanted."""
+        if self.job.numbered:
+            return [pod for pod in staying if pod.index >= self.job.roles[0].first + self.wanted]
+        named = self._named_victims()
+        return sorted(staying, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[: max(0, surplus)]
 
     def _named_victims(self) -> set[str]:
         names = self.job.metadata.annotations.get(ANNOTATION_VICTIMS, "")
@@ -743,18 +754,20 @@ class _Planning:
             if self.now < ready:
                 self.timers.append(ready)
                 return
-        for name in dict.fromkeys(pod.node or "" for pod in leaving[:missing]):
-            self.replaced_nodes.append(name)
-            notice = self.nodes[name].notice
-            self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {name} ({notice}) will be taken away")
         taken = {pod.name for pod in self.pods if not pod.gone and not (pod.finished and pod.uid in self.doomed)}
         taken.update(self.names_taken)
-        index = 0
-        for _ in range(missing):
-            while (name := pod_name(self.job.metadata.name, index)) in taken:
-                index += 1
-            self.actions.append(CreatePod(name, index, self.status.generation, self.status.nnodes or ""))
-            index += 1
+        first = self.job.roles[0].first
+        numbers = range(first, first + self.wanted) if self.job.numbered else count(first)
+        free = ((name, index) for index in numbers if (name := self.job.pod_name(index)) not in taken)
+        made = [
+            CreatePod(name, index, self.status.generation, self.status.nnodes or "")
+            for name, index in islice(free, missing)
+        ]
+        self.actions += made
+        for node in dict.fromkeys(pod.node or "" for pod in leaving[: len(made)]):
+            self.replaced_nodes.append(node)
+            notice = self.nodes[node].notice
+            self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {node} ({notice}) will be taken away")
 
     def _in_the_way(self, pod: PodRecord) -> bool:
         """Whether a pod of an earlier generation is still to be waited for: not if its node cannot tell of its end."""
@@ -779,6 +792,8 @@ class _Planning:
             reclaim_at = node.reclaim_at if node is not None else None
             patience = timedelta(seconds=grace_period(self.template))
             last_call = reclaim_at - NOTICE_MARGIN - patience if reclaim_at else None
+            if last_call is None and self.job.numbered:
+                replaced = True  # another can come only when its name is free
             if replaced or (last_call is not None and self.now >= last_call):
                 grace = None
                 if reclaim_at is not None:
@@ -833,26 +848,35 @@ class _Planning:
         active = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
         running = [pod for pod in active if pod.phase == "Running" and pod.generation == status.generation]
         kept = [pod for pod in self.own if pod.finished and not pod.terminating and pod.uid not in self.doomed]
-        succeeded = sum(1 for pod in kept if pod.phase == "Succeeded")
         status.replica_statuses = {
-            WORKER: ReplicaStatus(
-                active=len(active),
-                ready=sum(1 for pod in active if pod.ready),
-                pending=sum(1 for pod in active if pod.phase == "Pending"),
-                succeeded=succeeded,
-                failed=len(kept) - succeeded,
+            role.name: self._replica_status(
+                [pod for pod in active if self.job.role(pod.index).name == role.name],
+                [pod for pod in kept if self.job.role(pod.index).name == role.name],
             )
+            for role in self.job.roles
         }
         status.replicas = len(active)
-        status.ready_replicas = status.replica_statuses[WORKER].ready
+        status.ready_replicas = sum(each.ready for each in status.replica_statuses.values())
         status.desired_replicas = self.aim
         if not status.ended and not self.job.spec.suspend and status.first_success_time is None:
             self._running_conditions(active, running)
         self._degraded_condition()
         status.phase = self._phase()
 
+    @staticmethod
+    def _replica_status(active: Sequence[PodRecord], kept: Sequence[PodRecord]) -> ReplicaStatus:
+        succeeded = sum(1 for pod in kept if pod.phase == "Succeeded")
+        return ReplicaStatus(
+            active=len(active),
+            ready=sum(1 for pod in active if pod.ready),
+            pending=sum(1 for pod in active if pod.phase == "Pending"),
+            succeeded=succeeded,
+            failed=len(kept) - succeeded,
+        )
+
     def _running_conditions(self, active: Sequence[PodRecord], running: Sequence[PodRecord]) -> None:
-        enough = len(running) >= self.fewest
+        done = sum(each.succeeded for each in self.status.replica_statuses.values())  # of jobs that need them all
+        enough = len(running) + done >= self.fewest
         count = f"{len(running)} of {self.aim} workers run"
         ran_before = self.before.is_true(ConditionType.RUNNING) or self.before.is_true(ConditionType.RESTARTING)
         if self.trouble is not None:

@@ -10,19 +10,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from training.controller import certificates
 from training.controller.api import (
-    API_VERSION,
-    GROUP,
-    KIND,
     LABEL_GENERATION,
-    LABEL_GROUP_NAME,
-    LABEL_JOB_NAME,
     LABEL_MANAGED_BY,
     LABEL_OUR_JOB_NAME,
     LABEL_REPLICA_INDEX,
-    LABEL_REPLICA_TYPE,
     MAIN_CONTAINER,
     MANAGED_BY,
-    WORKER,
     ElasticJob,
     GangScheduler,
     RestartPolicy,
@@ -100,31 +93,19 @@ class _Template(BaseModel):
 
 
 def template_trouble(job: ElasticJob) -> str | None:
-    """What is malformed in the job's pod template, as a sentence; None if pods can be made from it."""
-    try:
-        _Template.model_validate(job.spec.worker.template)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(("template", *(str(part) for part in first["loc"])))
-        wrong = first["msg"][:1].lower() + first["msg"][1:]
-        correct = f"kubectl edit elasticjob {job.metadata.name} -n {job.metadata.namespace}"
-        return f"no worker can be made from the pod template: {where}: {wrong}. Correct it with {correct}"
+    """What is malformed in the job's pod templates, as a sentence; None if pods can be made from them."""
+    for role in job.roles:
+        try:
+            _Template.model_validate(role.spec.template)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(("template", *(str(part) for part in first["loc"])))
+            wrong = first["msg"][:1].lower() + first["msg"][1:]
+            correct = f"kubectl edit {job.kind.lower()} {job.metadata.name} -n {job.metadata.namespace}"
+            return (
+                f"no {role.name.lower()} can be made from the pod template: {where}: {wrong}. Correct it with {correct}"
+            )
     return None
-
-
-def pod_name(job: str, index: int) -> str:
-    """`J-worker-<i>`, as upstream names them."""
-    return f"{job}-{WORKER.lower()}-{index}"
-
-
-def service_name(job: str) -> str:
-    """Name of the one headless Service of a job, the `subdomain` of its pods."""
-    return f"{job}-workers"
-
-
-def selector(job: str) -> dict[str, str]:
-    """Labels that select exactly the workers of a job."""
-    return {LABEL_GROUP_NAME: GROUP, LABEL_JOB_NAME: job, LABEL_REPLICA_TYPE: WORKER.lower()}
 
 
 def rendezvous_id(job: ElasticJob, generation: int) -> str:
@@ -144,32 +125,42 @@ def worker_pod(
         nnodes: `min:max`, as torchrun takes it.
         login: how to log in to the stack's etcd; None: it asks for nothing.
     """
-    template = job.spec.worker.template
-    metadata = template.get("metadata") or {}
-    spec = copy.deepcopy(template.get("spec") or {})
-    name = pod_name(job.metadata.name, index)
-    spec["restartPolicy"] = POD_RESTART_POLICY[job.spec.worker.restart_policy]
-    spec["hostname"] = name
-    spec["subdomain"] = service_name(job.metadata.name)
+    pod = bare_pod(job, index, generation)
+    pod["metadata"]["labels"] |= {**job.selector(), LABEL_REPLICA_INDEX: str(index)}
+    spec = pod["spec"]
+    spec["hostname"] = job.pod_name(index)
+    spec["subdomain"] = job.service_name
     _launcher_settings(main_container(spec), job, generation, nnodes)
     if login is not None and login.serves(job.spec.rdzv_endpoint):
         _log_in(spec, login)
-    labels = {
-        **(metadata.get("labels") or {}),
-        **selector(job.metadata.name),
-        LABEL_REPLICA_INDEX: str(index),
-        LABEL_OUR_JOB_NAME: job.metadata.name,
-        LABEL_GENERATION: str(generation),
-        LABEL_MANAGED_BY: MANAGED_BY,
-    }
+    return pod
+
+
+def bare_pod(job: ElasticJob, index: int, generation: int) -> dict[str, Any]:
+    """What the pods of all kinds of job have: the template's, name, owner, restart policy and place in a gang.
+
+    Args:
+        job: the job that the pod belongs to.
+        index: number of the replica.
+        generation: rendezvous generation.
+    """
+    role = job.role(index)
+    metadata = role.spec.template.get("metadata") or {}
+    spec = copy.deepcopy(role.spec.template.get("spec") or {})
+    spec["restartPolicy"] = POD_RESTART_POLICY[role.spec.restart_policy]
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name,
+            "name": job.pod_name(index),
             "namespace": job.metadata.namespace,
-            "labels": labels,
-            "ownerReferences": [_owner(job)],
+            "labels": {
+                **(metadata.get("labels") or {}),
+                LABEL_OUR_JOB_NAME: job.metadata.name,
+                LABEL_GENERATION: str(generation),
+                LABEL_MANAGED_BY: MANAGED_BY,
+            },
+            "ownerReferences": [owner(job)],
         },
         "spec": spec,
     }
@@ -177,7 +168,7 @@ def worker_pod(
         if metadata.get(key):
             pod["metadata"][key] = copy.deepcopy(metadata[key])
     if (scheduler := job.spec.gang_scheduler) is not None:
-        join_gang(pod, scheduler, job.metadata.name, WORKER.lower())
+        join_gang(pod, scheduler, job.metadata.name, role.name.lower())
     return pod
 
 
@@ -193,7 +184,7 @@ def job_pod_group(job: ElasticJob, scheduler: GangScheduler, members: int) -> di
         "name": job.metadata.name,
         "namespace": job.metadata.namespace,
         "labels": {LABEL_OUR_JOB_NAME: job.metadata.name, LABEL_MANAGED_BY: MANAGED_BY},
-        "ownerReferences": [_owner(job)],
+        "ownerReferences": [owner(job)],
     }
     policy = job.spec.scheduling_policy
     return pod_group(scheduler, metadata, members, job.spec.worker.template, policy.queue if policy else None)
@@ -205,19 +196,19 @@ def headless_service(job: ElasticJob) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": service_name(job.metadata.name),
+            "name": job.service_name,
             "namespace": job.metadata.namespace,
             "labels": {
-                **selector(job.metadata.name),
+                **job.selector(),
                 LABEL_OUR_JOB_NAME: job.metadata.name,
                 LABEL_MANAGED_BY: MANAGED_BY,
             },
-            "ownerReferences": [_owner(job)],
+            "ownerReferences": [owner(job)],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": selector(job.metadata.name),
+            "selector": job.selector(),
         },
     }
 
@@ -275,10 +266,11 @@ def _log_in(spec: dict[str, Any], login: RendezvousLogin) -> None:
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
 
 
-def _owner(job: ElasticJob) -> dict[str, Any]:
+def owner(job: ElasticJob) -> dict[str, Any]:
+    """The owner reference to a job."""
     return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": job.api_version,
+        "kind": job.kind,
         "name": job.metadata.name,
         "uid": job.metadata.uid,
         "controller": True,
