@@ -29,7 +29,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,15 +46,15 @@ DOCS: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- recovery: written by `make bench-recovery` -->", "<!-- end of recovery -->"
 HANG: Final = 60.0  # seconds without a step that count as never
 START: Final = 180.0  # seconds until a new job trains, or something is wrong with this computer
-# Of a script that does not report its steps, three workers of a node that die within a minute each are a script that
-# cannot work; so a node is replaced before.
+# Of a script that does not report its steps, three workers that die within a minute each are a script that cannot work,
+# and the job is given up; so another job begins before.
 KILLS_OF_ONE: Final = 2
 SETTLED: Final = 1.5  # seconds that a world trains before the next fault
 ETCD_AWAY: Final = 3.0
 WATCHED_AFTER_ETCD: Final = 5.0
 # The first is what no launcher can tell: from the fault until one knew of it.
 UNNOTICED: Final = "unnoticed"
-PHASES: Final = (UNNOTICED, "detect", "leave", "rendezvous", "process", "group", "model", "first_step")
+PHASES: Final = (UNNOTICED, "detect", "leave", "pause", "rendezvous", "process", "group", "model", "first_step")
 
 FAULTS: Final = {
     "worker": "worker SIGKILL",
@@ -215,7 +214,7 @@ class Measured(Job):
         ]
         super().__init__(folder, self.etcd, script, nnodes=f"1:{num_agents}")
         self.records = StepRecords(folder / "records")
-        self.killed: Counter[str] = Counter()  # workers, by launcher
+        self.num_killed = 0  # workers
         self._number = 0
 
     def meeting_place(self) -> list[str]:
@@ -287,16 +286,6 @@ class Measured(Job):
         below = set(agent.children())
         return next(step.pid for step in reversed(self.records.all) if step.pid in below)
 
-    def replace(self, agent: Agent) -> None:
-        """Another node instead of this one; not measured.
-
-        Raises:
-            NeverError: training did not go on.
-        """
-        self.lose(agent)
-        join(self)
-        self.settle()
-
     def lose(self, agent: Agent) -> None:
         """Switch a node off and wait until the others go on; not measured.
 
@@ -337,16 +326,13 @@ def inject(job: Measured, fault: str, turn: int) -> dict[str, Any]:
     alive = job.alive()
     # Torchrun's store is in the first launcher, and all end with it: that is another line of the table.
     victim = alive[-1] if job.runner.is_stock else alive[turn % len(alive)]
-    if fault == "worker" and job.killed[victim.name] == KILLS_OF_ONE:
-        job.replace(victim)
-        victim = job.alive()[-1]
     worker = job.worker_of(victim)
     worlds = {step.world for step in job.records.read()}
     since = time.time()
     if fault == "store":
         return _restart_store(job)
     if fault == "worker":
-        job.killed[victim.name] += 1
+        job.num_killed += 1
         os.kill(worker, signal.SIGKILL)
     elif fault == "sigterm":
         victim.process.send_signal(signal.SIGTERM)
@@ -429,6 +415,9 @@ class Lane:
             try:
                 while (fault := results.claim(self.runner, self.faults, self.repeats)) is not None:
                     try:
+                        if job is not None and fault == "worker" and job.num_killed == KILLS_OF_ONE:
+                            job.end()
+                            job = None
                         if job is None:
                             number += 1
                             job = Measured(Path(folder) / str(number), runner, self.num_agents, frozen=self.frozen)

@@ -1,5 +1,6 @@
 """What a failure of workers costs, without workers: the agent's judgement alone."""
 
+import random
 import signal
 import subprocess
 import time
@@ -23,6 +24,8 @@ class Handler:
     """Answers what has become of the world; each answer once, the last for ever. Every failure is of a new world."""
 
     concerned = "10.0.0.2"
+    has_failed = False
+    generation = 1
 
     def __init__(self, *changes: str) -> None:
         self.changes = list(changes)
@@ -46,6 +49,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     agent._remaining_restarts = BUDGET
     agent._max_restarts = BUDGET
     agent.is_stuck = False
+    agent._is_killed = False
+    agent._longest_pause = 300.0
     agent._rules = exit_codes.Rules()
     agent._started = time.monotonic()
     agent.recorder = Recorder("node", emit=lambda *_, **__: None)
@@ -158,3 +163,65 @@ def test_a_killed_worker_and_one_that_is_alone_are_not_waited_for(agent: Any, mo
 def test_a_failure_with_all_nodes_there_is_our_own(agent: Any) -> None:
     agent._worker_group.group_world_size = 2
     assert [fail(agent, 1) for _ in range(NUM_FAILURES_WITHOUT_PROGRESS)] == [BUDGET - 1, BUDGET - 2, None]
+
+
+def failed_world(*changes: str, without_progress: int = 1) -> Handler:
+    """A world whose failure has been counted, and what becomes of it while a node pauses."""
+    handler = Handler(*changes)
+    handler.failures.without_progress = without_progress
+    handler.has_failed = True
+    return handler
+
+
+def pauses(agent: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of each pause that the agent announces, and makes."""
+    told: list[float] = []
+    monkeypatch.setattr(module, "emit", lambda *_, seconds=None, **__: told.append(seconds) if seconds else None)
+    agent.recorder.begin("worker_failed")
+    agent._pause()
+    return told
+
+
+def test_pauses_grow_until_the_last_try_and_there_is_none_after_a_new_step() -> None:
+    assert [Failures(without_progress=count).pause(20) for count in range(5)] == [0, 4, 20, 0, 0]
+    assert Failures(without_progress=2).pause(0) == 0
+
+
+@pytest.mark.parametrize("change", ["regroup", "left", "lost", "closed", "isolated"])
+def test_the_first_node_whose_pause_ends_ends_the_pauses_of_all(
+    agent: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    agent._handler = failed_world("", "joined", "", change)
+    (seconds,) = pauses(agent, monkeypatch)
+    assert 0.7 * 60 < seconds <= 60
+    assert "pause" in agent.recorder.abandon("left").seconds
+
+
+def test_a_pause_ends_by_itself_and_counts_from_the_start_of_the_workers(
+    agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent._handler = failed_world("", without_progress=2)
+    agent._longest_pause = 1000.0
+    agent._started -= 749.5  # three quarters of it, at least, are paused
+    monkeypatch.setattr(random, "uniform", lambda least, _: least)
+    assert len(pauses(agent, monkeypatch)) == 1
+    agent._started -= 1
+    assert pauses(agent, monkeypatch) == []
+
+
+def test_a_worker_that_was_killed_from_outside_lacks_nothing(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        fail(agent, -number, step=1)
+        agent._handler = failed_world("")
+        assert pauses(agent, monkeypatch) == []
+    fail(agent, -signal.SIGSEGV, step=2)
+    agent._handler = failed_world("left")
+    assert len(pauses(agent, monkeypatch)) == 1
+
+
+def test_a_failure_that_another_node_has_counted_is_an_echo_though_it_pauses(agent: Any) -> None:
+    agent._worker_group.group_world_size = 2
+    agent._handler = failed_world("")
+    before = agent._remaining_restarts
+    assert fail(agent, 1) == before
+    assert agent._handler.failures.total == 0

@@ -229,7 +229,7 @@ EXITS = """
 def test_what_follows_from_an_exit_code(tmp_path: Path, etcd: Etcd, argument: str, code: int, runs: int) -> None:
     job = script_job(tmp_path, etcd, EXITS, argument)
     try:
-        agent = job.start("a")
+        agent = job.start("a", "--restart-pause=0")
         assert agent.wait() == code, job.tail()
         assert agent.log.read_text().count("RAN") == runs
         if argument == "78":

@@ -1,10 +1,11 @@
 """Scripts that end at once, with codes whose meaning the command line has changed: real launchers, real etcd."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_agents import Etcd, Job, etcd_server
+from local_agents import Agent, Etcd, Job, etcd_server, wait_for
 
 from training.launch import exit_codes
 
@@ -29,7 +30,7 @@ def told_and_code(folder: Path, etcd: Etcd, codes: list[int], *options: str) -> 
     (folder / "script.py").write_text(SCRIPT)
     job = Job(folder, etcd, ["script.py", *map(str, codes)], nnodes="1:2", run=folder.name)
     try:
-        agent = job.start("a", *options)
+        agent = job.start("a", "--restart-pause=0", *options)
         code = agent.wait()
         return agent.log.read_text(), code
     finally:
@@ -60,3 +61,35 @@ def test_a_code_that_is_made_final_ends_the_job(tmp_path: Path, etcd: Etcd) -> N
 def test_a_final_code_can_be_made_an_ordinary_one(tmp_path: Path, etcd: Etcd) -> None:
     text, code = told_and_code(tmp_path, etcd, [78, 0], "--restart-on=78")
     assert (code, text.count("RAN")) == (exit_codes.FINISHED, 2)
+
+
+PAIR = """
+import os, sys, torch.distributed as dist
+print("RAN", os.environ["TRAINYARD_GENERATION"], flush=True)
+dist.init_process_group("gloo")
+if dist.get_world_size() == 2 and dist.get_rank() == 0:
+    sys.exit("no storage")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_nodes_pause_together_after_a_failure_without_a_step_and_a_signal_ends_the_pause(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    (tmp_path / "script.py").write_text(PAIR)
+    job = Job(tmp_path, etcd, ["script.py"], nnodes="1:2", run=tmp_path.name)
+
+    def pausing(agent: Agent) -> bool:
+        return any("pausing" in event["message"] for event in agent.events("notice"))
+
+    try:
+        options = ("--restart-pause=300", "--rdzv-conf=last_call_timeout=120")
+        agents = first, second = job.start("a", *options), job.start("b", *options)
+        wait_for(lambda: all(map(pausing, agents)), f"both to pause: {job.tail()}")
+        first.process.send_signal(signal.SIGTERM)
+        assert (first.wait(), second.wait()) == (143, exit_codes.FINISHED), job.tail()
+        assert [first.log.read_text().count("RAN"), second.log.read_text().count("RAN 2")] == [1, 1]
+        assert "pause" in second.events("recovery")[-1]["seconds"]
+    finally:
+        job.stop()

@@ -53,6 +53,7 @@ def test_a_record_says_what_happened_and_where_the_time_went() -> None:
     node.recorder.begin("node_lost", node="w-1", detail="its port is closed", at=999.5)
     node.after(0.1).mark("detect")
     node.after(0.2).mark("leave")
+    node.after(4.0).mark("pause")
     node.after(0.05).mark("rendezvous")
     node.new_world()
     node.after(0.01).mark("process")
@@ -76,13 +77,14 @@ def test_a_record_says_what_happened_and_where_the_time_went() -> None:
         seconds={
             "detect": 0.6,
             "leave": 0.2,
+            "pause": 4.0,
             "rendezvous": 0.05,
             "process": 0.01,
             "group": 0.1,
             "model": 0.3,
             "first_step": 0.04,
         },
-        total=1.3,
+        total=5.3,
     )
     assert node.lines == [record.as_json()]
     assert list(record.seconds) == list(PHASES)

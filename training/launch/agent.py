@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import random
 import select
 import signal
 import subprocess
@@ -38,6 +39,10 @@ PEER_LOSS_KNOWN: Final = timedelta(seconds=1)
 CHANGE_POLL: Final = timedelta(milliseconds=50)
 # The same while workers wait for the next world; an etcd member serves thousands of such reads a second.
 URGENT_POLL: Final = timedelta(milliseconds=10)
+# Signals that come from outside: of people, of the kernel when memory is short, of whoever ends a pod.
+KILLED: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+# A pause is this part of what it may be, at least.
+PAUSE_JITTER: Final = 0.75
 # Changes of which workers hear in time to complete their step.
 SOFT: Final = frozenset({"joined", "left"})
 # What the record of a recovery calls them.
@@ -74,12 +79,14 @@ class Agent(AgentBase):
         *args: Any,
         progress_file: Path,
         rules: exit_codes.Rules,
+        longest_pause: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._handler = handler
         self._progress_file = progress_file
         self._rules = rules
+        self._longest_pause = longest_pause  # seconds
         self._finished: RunResult | None = None
         self._started = 0.0
         self._has_told_end = False
@@ -87,6 +94,7 @@ class Agent(AgentBase):
         self._waiting_since: float | None = None
         self.recorder = Recorder.from_environment()
         self._step_before: int | None = None
+        self._is_killed = False  # whether our worker has been killed from outside
         self._is_silent = False  # whether the script lives without ever reporting a step
         self.left = False
         self.is_stuck = False  # whether trying again is pointless
@@ -117,6 +125,7 @@ class Agent(AgentBase):
         os.environ[PROGRESS_FILE] = str(self._progress_file)
         self._started = time.monotonic()
         self._waiting_since = None
+        self._is_killed = False
         self._has_told_end, self._next_look = False, 0.0
         kept = self._living(self._kept)
         if kept:
@@ -191,6 +200,7 @@ class Agent(AgentBase):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         if not self.recorder.is_open:
             self.recorder.begin("start")
+        self._pause()
         while True:
             try:
                 super()._rendezvous(worker_group)
@@ -199,6 +209,31 @@ class Agent(AgentBase):
             else:
                 self.recorder.mark("rendezvous")
                 return
+
+    def _pause(self) -> None:
+        """Before a world that brought no new step is followed by another, give what the script lacks time to come back.
+
+        A worker that was killed from outside lacks nothing. The node stays a member of the old world meanwhile; who has
+        paused long enough goes, and the others with it.
+        """
+        if not self._handler.has_failed or self._is_killed:
+            return
+        failures = self._handler.failures
+        # All jobs of a cluster may have missed the same storage; they must not come back to it at the same moment.
+        seconds = failures.pause(self._longest_pause) * random.uniform(PAUSE_JITTER, 1)  # noqa: S311  (no secret)
+        until = self._started + seconds
+        if (left := until - time.monotonic()) <= 0:
+            return
+        emit(
+            "notice",
+            message="failed without a new step: pausing before the workers start again",
+            seconds=round(left, 1),
+            failures=failures.without_progress,
+            generation=self._handler.generation,
+        )
+        while (left := until - time.monotonic()) > 0 and self._handler.change() not in BROKEN:
+            time.sleep(min(left, CHANGE_POLL.total_seconds()))
+        self.recorder.mark("pause")
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
@@ -224,6 +259,8 @@ class Agent(AgentBase):
         change = self._handler.change(URGENT_POLL)
         if not change and time.monotonic() - since < PEER_LOSS_KNOWN.total_seconds():
             return RunResult(state=WorkerState.HEALTHY)
+        if not change and self._handler.has_failed:
+            change = "regroup"  # another node's worker has failed, and it pauses before it asks for a new world
         self._handler.last_change = change
         if not change:
             emit("notice", message="the workers' world is broken, and no reason is known", last_step=self.progress())
@@ -340,6 +377,7 @@ class Agent(AgentBase):
         code = self._rules.decisive(failure.exitcode for failure in failures)
         step = self.progress()
         self._begin("worker_killed" if code < 0 else "worker_failed", detail=f"exit code {code}")
+        self._is_killed = -code in KILLED
         if code != exit_codes.PREEMPTED:
             pid = next(failure.pid for failure in failures if failure.exitcode == code)
             told = "" if step is None else str(step)
@@ -373,10 +411,12 @@ class Agent(AgentBase):
             return False
         deadline = time.monotonic() + PEER_LOSS_KNOWN.total_seconds()
         while True:
-            if (change := self._handler.change()) in BROKEN:
+            change = self._handler.change()
+            is_late = time.monotonic() >= deadline
+            if change in BROKEN or (is_late and self._handler.has_failed):
                 self.recorder.correct(CAUSES.get(change, "regroup"), self._handler.concerned)
                 return True
-            if time.monotonic() >= deadline:
+            if is_late:
                 return False
             time.sleep(CHANGE_POLL.total_seconds())
 

@@ -6,6 +6,9 @@ costs each node one, and a node that joins late starts anew. Here the count is p
 job has had more failures than `--max-restarts` (exit code 1), or three in a row without a new step (78: do not start
 it again); the others then hear so, and end with the same code. What is no failure of the job is not counted: a lost,
 leaving or joining node, a worker that ends with PREEMPTED (75), an error that is the echo of a loss elsewhere.
+
+What a script needs may be away for a moment: storage, a name server. So before a world that brought no new step is
+followed by another there is a pause, which grows. After a failure with a new step there is none.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,10 @@ from typing import Final
 
 # So many failures in a row without a new step, and the script is not being unlucky.
 NUM_FAILURES_WITHOUT_PROGRESS: Final = 3
+# Seconds before the last try, unless --restart-pause says otherwise; the pauses before it are shorter by this factor
+# each. Together 24 s: storage and name servers that restart are away for less.
+LONGEST_PAUSE: Final = 20.0
+PAUSE_GROWTH: Final = 5.0
 
 
 @dataclass
@@ -48,6 +55,17 @@ class Failures:
         self.without_progress = 0 if has_progress else self.without_progress + 1
         self.best_step = max(self.best_step, -1 if step is None else step)
         return True
+
+    def pause(self, longest: float) -> float:
+        """Seconds from the start of the world that failed last to that of the next, at least: 0 after a new step.
+
+        Args:
+            longest: seconds before the last try.
+        """
+        tries_left = NUM_FAILURES_WITHOUT_PROGRESS - self.without_progress
+        if self.without_progress == 0 or tries_left <= 0:
+            return 0.0
+        return longest / PAUSE_GROWTH ** (tries_left - 1)
 
     @property
     def is_stuck(self) -> bool:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from training.diagnose import image
 from training.launch import exit_codes, init_method, options
+from training.launch.budget import LONGEST_PAUSE
 from training.launch.environment import START
 from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
@@ -58,6 +59,8 @@ OURS: Final = frozenset({"etcd", "etcd-v2", "etcd-v3"})
 # torch's own defaults; that of the port is left open by newer releases.
 MASTER_PORT: Final = 29500
 SHUTDOWN_TIMEOUT: Final = timedelta(seconds=30)
+# Half of what a node waits by default for others.
+PAUSE_LIMIT: Final = timedelta(minutes=5)
 SHUTDOWN_TIMEOUT_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 # What torch's own rendezvous cannot do, told once at the start.
 LIMITS: Final = {
@@ -182,6 +185,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
+# Options about restarts, which torch's own agent does not know.
+_RULES: Final = ("--restart-on", "--no-restart-on", "--restart-pause")
 # What the launcher itself does with every torch.
 _OURS_IN_OLD_TORCH: Final = frozenset({"shutdown_timeout", "signals_to_handle"})
 
@@ -298,15 +303,27 @@ def _mistakes_in_times(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _mistakes_in_rules(args: argparse.Namespace) -> Iterator[str]:
-    for option, codes in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on)):
-        if not codes:
-            continue
+    given = {name: getattr(args, name[2:].replace("-", "_")) for name in _RULES}
+    for option in [name for name, value in given.items() if value]:
         if not _is_ours(args):
             yield f"{option} needs --rdzv-backend etcd: with others torch's own agent decides, by --max-restarts alone"
+    if args.restart_pause and not _is_pause(args.restart_pause):
+        yield (
+            f"--restart-pause {args.restart_pause}: write seconds, 0 to {PAUSE_LIMIT.total_seconds():g}; who comes "
+            "meanwhile waits"
+        )
+    for option, codes in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on)):
         try:
-            exit_codes.Rules.parse(restart=codes, final="")
+            exit_codes.Rules.parse(restart=codes or "", final="")
         except ValueError as error:
             yield f"{option}: {error}"
+
+
+def _is_pause(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= PAUSE_LIMIT.total_seconds()
+    except ValueError:
+        return False
 
 
 def _notices(args: argparse.Namespace) -> None:
@@ -459,6 +476,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             shutdown_timeout=args.shutdown_timeout,
             progress_file=Path(scratch) / "progress",
             rules=_rules(args),
+            longest_pause=float(args.restart_pause or LONGEST_PAUSE),
         )
         try:
             if template is not None and not template.wait_until_ready():

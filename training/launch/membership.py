@@ -789,6 +789,11 @@ class EtcdRendezvousHandler(torch_.Handler):
                     logger.warning("%s; this failure may go uncounted", error)
                     return self.failures
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a node has counted that our world has failed, as far as this node has heard."""
+        return 0 < self.generation <= self.failures.generation
+
     def broken(self) -> str:
         """Why the world of this round cannot go on, in words; empty if it can."""
         change = self.change()

@@ -217,6 +217,13 @@ OWN: Final = (
         help="Exit codes of workers after which nothing is started again; the launcher ends with 78. With etcd.",
     ),
     OwnOption(
+        name="--restart-pause",
+        variable=environment.RESTART_PAUSE,
+        metavar="SECONDS",
+        help="Seconds between two starts of workers, the first of which brought no new step: so many before the last "
+        "try, a fifth before the one before it. 0: none. Default: 20. With etcd.",
+    ),
+    OwnOption(
         name="--backend",
         variable=environment.BACKEND,
         metavar="BACKEND",

@@ -56,6 +56,10 @@ _RESTARTS = """\
   without a new step are the end before that, with 78. Scripts report steps with
   `training.metrics.progress.report_step`; one that does not is taken to make progress when it lives a minute. So a
   script that fails at once runs three times.
+- What a script needs may be away for a moment. So from the start of a world that brought no new step to the next start
+  at least 3 to 4 s go by, and before the last try 15 to 20 s (`--restart-pause`; the exact time is random, so that not
+  all jobs come back to the same storage at once). The nodes pause together, and a signal ends the pause. After a
+  failure with a new step, or one by SIGKILL, SIGTERM, SIGINT or SIGHUP, there is none.
 - 75 costs nothing. Nor does a failure that is only the echo of a node that is gone, or a node that leaves or joins.
 - 64 and 78 are final, and so are those of `--no-restart-on`; `--restart-on` wins over both. So
   `--no-restart-on 1-255 --restart-on 75,SIGKILL` goes on after these two only.

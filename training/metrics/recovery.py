@@ -7,6 +7,7 @@ world. In between there are phases; each ends at a mark, and its seconds are tho
 | ---------- | ------------------------------------------------------------------------------------------------ |
 | detect     | the launcher knows of the fault                                                                  |
 | leave      | the workers have ended, or (with hooks) have let go of the old process group                     |
+| pause      | the workers may start again: only after failures without a new step (`--restart-pause`)          |
 | rendezvous | the new world is complete                                                                        |
 | process    | the worker processes are there: forked anew, or told of the new world                            |
 | group      | the new process group stands                                                                     |
@@ -45,7 +46,7 @@ FILE: Final = "recoveries.jsonl"
 EVENT: Final = "recovery"
 
 # In this order.
-PHASES: Final = ("detect", "leave", "rendezvous", "process", "group", "model", "first_step")
+PHASES: Final = ("detect", "leave", "pause", "rendezvous", "process", "group", "model", "first_step")
 # Beside the phases: what was spent on a world that a further fault ended before its first step.
 INTERRUPTED: Final = "interrupted"
 
