@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from training.controller.api import ElasticJob
-from training.controller.planner import CreatePod, Plan
+from training.controller.planner import CreatePod, Plan, ReleasePod
 from training.controller.records import PodRecord
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 UID = "0123456789abcdef"
+GOING: dict[str, Any] = {"deletion_requested": NOW, "deletion_deadline": NOW}
+"""Fields of a pod that was deleted."""
 
 
 def job(replicas: int = 2, restart_policy: str = "ExitCode", status: Any = None, **spec: Any) -> ElasticJob:
@@ -40,6 +42,10 @@ def pod(index: int, **fields: Any) -> PodRecord:
         "created": NOW - timedelta(hours=1),
     }
     return PodRecord(**(known | fields))
+
+
+def releases(made: Plan) -> list[str]:
+    return [action.name for action in made.actions if isinstance(action, ReleasePod)]
 
 
 def creates(made: Plan) -> list[str]:

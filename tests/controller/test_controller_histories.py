@@ -23,15 +23,14 @@ from training.controller.planner import (
     DeletePod,
     DeleteService,
     Plan,
+    ReleasePod,
     bounds,
     plan,
 )
 from training.controller.records import NodeRecord, PodRecord
-from training.controller.store import VANISHED_KEPT
 
 UID = "0123456789abcdef"
 GRACE = timedelta(seconds=30)
-REMEMBERED = timedelta(seconds=VANISHED_KEPT)
 START = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 ROOM = {"pods": Decimal(2)}
 MOST_PASSES = 4
@@ -45,8 +44,8 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.pods: dict[str, PodRecord] = {}
-        self.vanished: list[PodRecord] = []
-        self.seen_to_vanish: list[tuple[datetime, PodRecord]] = []
+        self.version = 0
+        self.views: list[tuple[int, dict[str, PodRecord]]] = []
         self.nodes = {name: NodeRecord(name, allocatable=ROOM) for name in ("a", "b", "c")}
         self.born = 0
         self.service = False
@@ -54,6 +53,7 @@ class Histories(RuleBasedStateMachine):
         self.restarts_by_uid: dict[str, int] = {}
         self.touched: set[str] = set()
         self.bad_nodes: set[str] = set()
+        self.confirmed: set[str] = set()  # UIDs of pods that only their finalizer keeps
         self.node_of: dict[str, str] = {}
 
     @initialize(
@@ -118,6 +118,11 @@ class Histories(RuleBasedStateMachine):
 
     def put(self, pod: PodRecord) -> None:
         self.pods[pod.name] = pod
+        self.changed()
+
+    def changed(self) -> None:
+        self.version += 1
+        self.views.append((self.version, dict(self.pods)))
 
     @rule(number=st.integers(0, 9), node=st.sampled_from(["a", "b", "c"]))
     def a_pod_starts(self, number: int, node: str) -> None:
@@ -160,8 +165,16 @@ class Histories(RuleBasedStateMachine):
     def a_kubelet_confirms(self, number: int, exit_code: int) -> None:
         pod = self.pick(number, terminating=True)
         if pod is not None and (pod.node is None or pod.node in self.nodes):
-            phase = pod.phase if pod.finished else "Succeeded" if exit_code == 0 else "Failed"
-            self.remove(replace(pod, phase=phase, exit_code=exit_code, finished_at=self.now))
+            if not pod.finished:
+                phase = "Succeeded" if exit_code == 0 else "Failed"
+                pod = replace(pod, phase=phase, exit_code=exit_code, finished_at=self.now, ready=False)
+            self.remove(pod)
+
+    @rule(number=st.integers(0, 9))
+    def somebody_deletes_a_pod_by_force(self, number: int) -> None:
+        if pod := self.pick(number):
+            self.touched.add(pod.uid)
+            self.remove(pod)
 
     @rule(node=st.sampled_from(["a", "b", "c"]), seconds=st.one_of(st.none(), st.integers(10, 120)))
     def a_notice(self, node: str, seconds: int | None) -> None:
@@ -218,16 +231,25 @@ class Histories(RuleBasedStateMachine):
     def the_controller_dies_after_some_actions(self, actions: int) -> None:
         self.pass_over(actions)
 
-    @precondition(lambda self: not self.deleted_job)
-    @rule()
-    def another_controller_takes_over(self) -> None:
-        """It has seen pods vanish while it was waiting, and does not know which were counted."""
-        remembered = [pod for when, pod in self.seen_to_vanish if self.now - when < REMEMBERED]
-        self.vanished = [pod for pod in self.vanished if pod in remembered]
-        before = self.look().status
-        self.vanished = remembered
-        after = self.look().status
-        assert (after.restarts, after.disruptions) == (before.restarts, before.disruptions), "counted again"
+    @precondition(lambda self: not self.deleted_job and self.views)
+    @rule(age=st.integers(0, 5))
+    def another_controller_takes_over_whose_news_are_old(self, age: int) -> None:
+        """It waits where the books are newer than its news, and else counts nothing that is counted already."""
+        version, pods = self.views[max(0, len(self.views) - 1 - age)]
+        if int(self.job.status.pods_version or 0) > version:
+            return
+        current = self.pods, self.version
+        self.pods, self.version = pods, version
+        before, made = self.job.status, self.look()
+        self.pods, self.version = current
+        self.check_books(before, made.status)
+        self.job.status = made.status
+        for action in made.actions:
+            named = self.pods.get(action.name) if isinstance(action, DeletePod | ReleasePod) else None
+            if isinstance(action, DeletePod) and named is not None and named.uid == action.uid:
+                self.carry_out_deletion(action)
+            elif isinstance(action, ReleasePod) and named is not None and named.uid == action.uid:
+                self.release(named)
 
     @precondition(lambda self: not self.deleted_job)
     @rule()
@@ -251,13 +273,22 @@ class Histories(RuleBasedStateMachine):
             assert len(staying) == size + (self.spares if size == bounds(self.job)[1] else 0) or waiting
 
     def look(self) -> Plan:
-        known = [*self.pods.values(), *self.vanished]
+        known = list(self.pods.values())
         lost = {"a", "b", "c"} - self.nodes.keys()
         used: dict[str, dict[str, Decimal]] = {}
         for pod in self.pods.values():
             if pod.node is not None and not pod.finished:
                 used[pod.node] = {"pods": used.get(pod.node, {}).get("pods", Decimal(0)) + 1}
-        return plan(self.job, known, self.nodes, self.now, service_exists=self.service, lost_nodes=lost, used=used)
+        return plan(
+            self.job,
+            known,
+            self.nodes,
+            self.now,
+            service_exists=self.service,
+            lost_nodes=lost,
+            used=used,
+            pods_version=self.version,
+        )
 
     def pass_over(self, actions: int | None) -> Plan:
         before = self.job.status
@@ -266,7 +297,6 @@ class Histories(RuleBasedStateMachine):
         self.check_books(before, made.status)
         self.job.status = ElasticJobStatus.model_validate(made.status.model_dump(mode="json", by_alias=True))
         assert self.job.status == made.status, "the status does not survive the API server"
-        self.vanished = []
         limit = len(made.actions) if actions is None else actions
         for action in made.actions[:limit]:
             if isinstance(action, DeletePod):
@@ -275,7 +305,11 @@ class Histories(RuleBasedStateMachine):
                 assert pod.uid == action.uid
                 if made.status.first_success_time is not None and not made.status.ended:
                     assert pod.phase == "Pending" or not pod.active, "stopped a worker that may still finish"
-                self.delete(pod, GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds))
+                self.carry_out_deletion(action)
+            elif isinstance(action, ReleasePod):
+                named = self.pods.get(action.name)
+                if named is not None and named.uid == action.uid:
+                    self.release(named)
             elif isinstance(action, CreatePod):
                 self.create(action, before, made.status)
             elif isinstance(action, DeleteJob):
@@ -310,8 +344,24 @@ class Histories(RuleBasedStateMachine):
                 index=action.index,
                 generation=action.generation,
                 created=self.now,
+                held=True,
             )
         )
+
+    def carry_out_deletion(self, action: DeletePod) -> None:
+        pod = self.pods[action.name]
+        if action.release:
+            self.release(pod)
+        if left := self.pods.get(action.name):
+            self.delete(left, GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds))
+
+    def release(self, pod: PodRecord) -> None:
+        """Its finalizer is taken off: what nothing else keeps vanishes."""
+        counted = pod.uid in self.job.status.accounted_pods or pod.generation != self.job.status.generation
+        assert counted or self.job.status.ended, "let go before its end was counted"
+        self.put(replace(pod, held=False))
+        if pod.uid in self.confirmed:
+            self.remove(self.pods[pod.name])
 
     def check_books(self, before: ElasticJobStatus, after: ElasticJobStatus) -> None:
         assert after.restarts >= before.restarts
@@ -346,17 +396,14 @@ class Histories(RuleBasedStateMachine):
             self.put(replace(pod, deletion_requested=self.now, deletion_deadline=self.now + grace))
 
     def remove(self, pod: PodRecord) -> None:
-        del self.pods[pod.name]
-        requested = pod.deletion_requested or (None if self.ended_first(pod) else self.now)
-        last = replace(
-            pod, gone=True, deletion_requested=requested, deletion_deadline=pod.deletion_deadline or self.now
-        )
-        self.vanished.append(last)
-        self.seen_to_vanish.append((self.now, last))
-
-    @staticmethod
-    def ended_first(pod: PodRecord) -> bool:
-        return pod.finished and not pod.terminating
+        """Its kubelet needs it no more; its finalizer may still keep it."""
+        if pod.held:
+            self.confirmed.add(pod.uid)
+            requested = pod.deletion_requested or self.now
+            self.put(replace(pod, deletion_requested=requested, deletion_deadline=requested))
+        else:
+            del self.pods[pod.name]
+            self.changed()
 
     @invariant()
     def each_end_is_counted_at_most_once(self) -> None:

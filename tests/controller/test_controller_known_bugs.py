@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from planned_jobs import NOW, UID, creates, job, pod
+from planned_jobs import GOING, NOW, UID, creates, job, pod
 
 from training.controller.api import ConditionType, ElasticJob, Phase, Reason
 from training.controller.crd import custom_resource_definition
@@ -106,7 +106,7 @@ def test_06_fewer_workers_cost_the_others_no_restart() -> None:
     story.job.spec.worker.replicas = 2
     smaller = story.see([pod(i) for i in range(4)])
     assert len(deletes(smaller)) == 2
-    after = story.see([pod(0), pod(1), ended(2, 143, gone=True), ended(3, 143, gone=True)])
+    after = story.see([pod(0), pod(1), ended(2, 143, **GOING), ended(3, 143, **GOING)])
     assert (books(after), after.status.generation) == ((0, 0), 1)
 
 
@@ -124,7 +124,7 @@ def test_08_the_end_of_one_worker_is_not_the_end_of_the_store() -> None:
     args = worker_pod(job(), 0, 1, "4:4")["spec"]["containers"][0]["args"]
     assert args[1] == "--rdzv_endpoint=etcd:2379"
     story = Story(job(4))
-    story.see([pod(0, gone=True), *(pod(i) for i in range(1, 4))])
+    story.see([pod(0, **GOING), *(pod(i) for i in range(1, 4))])
     made = story.see([pod(0, uid="new"), *(ended(i, 1) for i in range(1, 4))], after=5)
     assert (made.status.phase, made.status.generation) == (Phase.RESTARTING, 2)
 
@@ -239,7 +239,7 @@ def test_22_the_store_is_no_worker_and_outlives_them_all() -> None:
 
 def test_23_a_hundred_workers_restart_together() -> None:
     story = Story(job(100))
-    story.see([pod(0, gone=True), *(pod(i) for i in range(1, 100))])
+    story.see([pod(0, **GOING), *(pod(i) for i in range(1, 100))])
     made = story.see([pod(0, uid="new"), *(ended(i, 1) for i in range(1, 60)), *(pod(i) for i in range(60, 100))])
     assert (made.status.generation, len(deletes(made)), creates(made)) == (2, 100, [])
     after = story.see([], after=1)
@@ -251,7 +251,7 @@ def test_25_suspension_is_never_charged() -> None:
     story = Story(job(2, backoffLimit=0))
     story.job.spec.suspend = True
     story.see([pod(0), pod(1)])
-    going = [ended(i, 143, deletion_requested=NOW, deletion_deadline=NOW, gone=True) for i in range(2)]
+    going = [ended(i, 143, **GOING) for i in range(2)]
     made = story.see(going)
     assert (books(made), made.status.phase) == ((0, 0), Phase.SUSPENDED)
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from planned_jobs import NOW, creates, job, pod
+from planned_jobs import GOING, NOW, creates, job, pod, releases
 
 from training.controller.api import (
     ConditionType,
@@ -18,7 +18,6 @@ from training.controller.api import (
 )
 from training.controller.capacity import Taint, room
 from training.controller.planner import (
-    ACCOUNTED_KEPT,
     DRAIN_WINDOW,
     Action,
     CreatePod,
@@ -27,6 +26,7 @@ from training.controller.planner import (
     DeletePod,
     DeleteService,
     Plan,
+    ReleasePod,
     failure_backoff,
     plan,
 )
@@ -193,15 +193,13 @@ class TestLoss:
         assert creates(made) == deletes(made) == ["j-worker-0"]
         assert (made.status.disruptions, made.status.restarts) == (1, 0)
 
-    def test_a_vanished_pod_is_counted_and_replaced(self) -> None:
-        made = plan(running(2), [pod(0, gone=True), pod(1)], NODES, NOW)
-        assert creates(made) == ["j-worker-0"]
-        assert made.status.disruptions == 1
-        assert made.status.accounted_pods == []
-
-    def test_a_vanished_pods_success_is_not_lost(self) -> None:
-        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW, gone=True)
-        assert plan(running(2), [done, pod(1)], NODES, NOW).status.phase == Phase.COMPLETING
+    def test_a_success_is_not_lost_with_its_pod(self) -> None:
+        """Somebody deleted the finished pod while no controller ran; its finalizer kept it."""
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW, held=True)
+        later = NOW + timedelta(minutes=1)
+        deleted = replace(done, deletion_requested=later, deletion_deadline=later)
+        made = plan(running(2), [deleted, pod(1)], NODES, later)
+        assert (made.status.phase, releases(made)) == (Phase.COMPLETING, ["j-worker-0"])
 
     def test_a_worker_that_was_told_to_go_and_ended_with_0_has_not_finished_the_training(self) -> None:
         told = NOW - timedelta(seconds=5)
@@ -213,12 +211,10 @@ class TestLoss:
     @pytest.mark.parametrize("code", [0, 1, 143])
     def test_a_worker_told_and_ended_within_the_same_second_was_told_first(self, code: int) -> None:
         phase = "Succeeded" if code == 0 else "Failed"
-        quick = pod(
-            0, phase=phase, exit_code=code, finished_at=NOW, deletion_requested=NOW, deletion_deadline=NOW, gone=True
-        )
+        quick = pod(0, phase=phase, exit_code=code, finished_at=NOW, **GOING)
         made = plan(running(2), [quick, pod(1)], NODES, NOW)
         assert (made.status.disruptions, made.status.restarts) == (1, 0)
-        assert creates(made) == ["j-worker-0"]
+        assert creates(made) == ["j-worker-2"]
 
     @pytest.mark.parametrize(("silent", "patience"), [(True, 10), (False, 60)])
     def test_a_node_that_is_not_ready_loses_its_workers_after_a_while(self, silent: bool, patience: int) -> None:
@@ -258,28 +254,71 @@ class TestLoss:
         assert lost.status.disruptions == 1
 
 
-class TestTakeover:
-    """Another controller leads now; it remembers pods that it saw vanish while it was waiting."""
+class TestFinalizer:
+    """A worker pod does not go before its end is counted."""
 
-    def test_an_end_that_the_earlier_leader_counted_is_not_counted_again(self) -> None:
-        first = plan(running(2, backoffLimit=1), [failed(0, 137), pod(1)], NODES, NOW)
-        vanished = failed(0, 137, gone=True)
-        second = plan(job(2, status=first.status, backoffLimit=1), [vanished, pod(1)], NODES, NOW)
-        third = plan(job(2, status=second.status, backoffLimit=1), [pod(0, uid="new"), pod(1)], NODES, NOW)
-        soon = NOW + timedelta(minutes=4)
-        taken = plan(job(2, status=third.status, backoffLimit=1), [vanished, pod(0, uid="new"), pod(1)], NODES, soon)
-        assert (taken.status.restarts, taken.status.phase) == (1, Phase.RUNNING)
+    def test_it_is_let_go_in_the_pass_that_counts_its_end(self) -> None:
+        going = pod(0, held=True, deletion_deadline=NOW + timedelta(seconds=30), deletion_requested=NOW)
+        made = plan(running(2), [going, pod(1, held=True)], NODES, NOW)
+        assert (made.status.accounted_pods, releases(made)) == (["uid-0"], ["j-worker-0"])
 
-    def test_what_was_counted_is_not_remembered_for_ever(self) -> None:
-        first = plan(running(2), [failed(0, 137, gone=True), pod(1)], NODES, NOW)
-        assert list(first.status.accounted_vanished) == ["uid-0"]
-        status = first.status
-        for minutes in range(1, 11):
-            status = plan(
-                job(2, status=status), [pod(0, uid="new"), pod(1)], NODES, NOW + timedelta(minutes=minutes)
-            ).status
-        assert timedelta(minutes=10) == ACCOUNTED_KEPT
-        assert status.accounted_vanished == {}
+    def test_a_worker_that_trains_is_held(self) -> None:
+        assert plan(running(2), [pod(0, held=True), pod(1, held=True)], NODES, NOW).actions == ()
+
+    def test_a_failed_one_is_let_go_before_it_is_deleted_so_that_its_name_is_free(self) -> None:
+        made = plan(running(2), [failed(0, 139, held=True), pod(1, held=True)], NODES, NOW)
+        (deletion,) = (action for action in made.actions if isinstance(action, DeletePod))
+        assert (deletion.name, deletion.release, releases(made)) == ("j-worker-0", True, [])
+        assert creates(made) == ["j-worker-0"]
+
+    def test_one_that_is_to_leave_is_let_go_at_once(self) -> None:
+        smaller = running(3, minReplicas=1, maxReplicas=3)
+        smaller.spec.worker.replicas = 2
+        made = plan(smaller, [pod(i, held=True) for i in range(3)], NODES, NOW)
+        assert deletes(made) == releases(made) == ["j-worker-2"]
+
+    def test_a_suspended_one_is_let_go_when_it_is_known_not_to_have_finished_before(self) -> None:
+        suspended = job(1, status=running(1).status, suspend=True)
+        told = plan(suspended, [pod(0, held=True)], NODES, NOW)
+        assert (deletes(told), releases(told)) == (["j-worker-0"], [])
+        going = pod(0, held=True, **GOING)
+        assert releases(plan(job(1, status=told.status, suspend=True), [going], NODES, NOW)) == ["j-worker-0"]
+
+    def test_an_earlier_generation_is_let_go(self) -> None:
+        scaled = plan(job(3, status=running(2).status), [pod(0, held=True), pod(1, held=True)], NODES, NOW)
+        assert scaled.status.generation == 2
+        assert releases(scaled) == deletes(scaled) == ["j-worker-0", "j-worker-1"]
+
+    def test_pods_of_an_earlier_job_of_the_name_are_let_go(self) -> None:
+        made = plan(running(1), [pod(0), pod(1, held=True, owner_uid="earlier")], NODES, NOW)
+        assert made.actions == (ReleasePod("j-worker-1", "uid-1"),)
+
+    def test_when_the_job_has_ended_all_of_them_are_let_go(self) -> None:
+        done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW, held=True)
+        first = plan(running(2), [done, pod(1, held=True)], NODES, NOW)
+        last = plan(job(2, status=first.status), [done, pod(1, held=True)], NODES, NOW + DRAIN_WINDOW)
+        assert (last.status.phase, deletes(last)) == (Phase.SUCCEEDED, ["j-worker-1"])
+        assert releases(last) == ["j-worker-0", "j-worker-1"]
+
+    @pytest.mark.parametrize(("finalizer", "deleted"), [("foregroundDeletion", ["j-worker-0"]), ("orphan", [])])
+    def test_a_job_on_its_way_out_lets_all_go_and_takes_them_with_it(self, finalizer: str, deleted: list[str]) -> None:
+        leaving = running(1)
+        leaving.metadata.deletion_timestamp, leaving.metadata.finalizers = NOW, [finalizer]
+        made = plan(leaving, [pod(0, held=True)], NODES, NOW)
+        assert (deletes(made), releases(made)) == (deleted, ["j-worker-0"])
+
+    def test_what_others_labelled_like_a_worker_is_theirs(self) -> None:
+        leaving = running(1)
+        leaving.metadata.deletion_timestamp = NOW
+        assert plan(leaving, [pod(0, owner_uid="deployment"), pod(1, owner_uid="")], NODES, NOW).actions == ()
+
+    def test_the_books_say_how_new_the_view_was_from_which_a_pod_was_struck_off(self) -> None:
+        first = plan(running(2), [failed(0, 137), pod(1)], NODES, NOW, pods_version=7)
+        assert (first.status.accounted_pods, first.status.pods_version) == (["uid-0"], None)
+        later = plan(job(2, status=first.status), [pod(0, uid="new"), pod(1)], NODES, NOW, pods_version=9)
+        assert (later.status.accounted_pods, later.status.pods_version) == ([], "9")
+        quiet = plan(job(2, status=later.status), [pod(0, uid="new"), pod(1)], NODES, NOW, pods_version=50)
+        assert quiet.status == later.status
 
 
 class TestInterruption:
@@ -477,8 +516,7 @@ class TestRules:
         assert deletes(made) == ["j-worker-0", "j-worker-1", "j-worker-2"]
         assert creates(made) == []
         assert (made.status.generation, made.status.restarts, made.status.nnodes) == (2, 1, "3:3")
-        going = [pod(i, gone=True, deletion_deadline=NOW, deletion_requested=NOW) for i in (1, 2)]
-        after = plan(job(3, status=made.status, **RULES), going, NODES, NOW)
+        after = plan(job(3, status=made.status, **RULES), [], NODES, NOW)
         assert after.actions == tuple(CreatePod(f"j-worker-{i}", i, 2, "3:3") for i in range(3))
         assert (after.status.restarts, after.status.disruptions) == (1, 0)
 
@@ -532,10 +570,10 @@ class TestTogether:
     def test_what_is_lost_again_and_again_is_degraded_and_waits(self) -> None:
         status = running(2).status.model_copy(update={"losses": 20, "losses_since": NOW})
         now = NOW + timedelta(minutes=1)
-        made = plan(job(2, status=status), [pod(0, gone=True), pod(1)], NODES, now)
+        made = plan(job(2, status=status), [pod(0, **GOING), pod(1)], NODES, now)
         assert "Degraded" in true_conditions(made)
         assert [e.reason for e in made.events if e.type == "Warning"] == [Reason.TOO_MANY_LOSSES]
-        again = plan(job(2, status=made.status), [pod(0, uid="n", created=now, gone=True), pod(1)], NODES, now)
+        again = plan(job(2, status=made.status), [pod(0, uid="n", created=now, **GOING), pod(1)], NODES, now)
         assert creates(again) == []
         assert again.status.restarts == 0
         calm = plan(job(2, status=again.status), [pod(0, uid="o"), pod(1)], NODES, now + timedelta(hours=1))
@@ -545,7 +583,7 @@ class TestTogether:
 class TestForeign:
     def test_a_job_of_another_controller_is_left_alone(self) -> None:
         theirs = job(2, managedBy="kueue.x-k8s.io/multikueue")
-        assert plan(theirs, [pod(0, gone=True)], NODES, NOW) == Plan((), theirs.status)
+        assert plan(theirs, [pod(0, **GOING)], NODES, NOW) == Plan((), theirs.status)
         ours = plan(job(2, managedBy="trainyard.dev/elastic-controller"), [], NODES, NOW)
         assert len(creates(ours)) == 2
 
@@ -565,7 +603,7 @@ class TestEnd:
         )
         assert good.status.phase == Phase.SUCCEEDED
 
-    @pytest.mark.parametrize("other", [failed(1, 137), failed(1, 1), pod(1, gone=True)])
+    @pytest.mark.parametrize("other", [failed(1, 137), failed(1, 1), pod(1, **GOING)])
     def test_one_that_is_lost_after_the_first_success_fails_such_a_job(self, other: PodRecord) -> None:
         done = pod(0, phase="Succeeded", exit_code=0, finished_at=NOW)
         first = plan(running(2, successPolicy="AllWorkers"), [done, pod(1)], NODES, NOW)
@@ -587,7 +625,7 @@ class TestEnd:
         assert deletes(made) == ["j-worker-2"]
         assert made.status.phase == Phase.COMPLETING
         assert message(made, ConditionType.RUNNING) == "a worker has finished, 1 are finishing"
-        going = replace(late, deletion_deadline=NOW, deletion_requested=NOW, gone=True)
+        going = replace(late, **GOING)
         last = plan(job(3, status=made.status), [done, replace(done, uid="uid-1", index=1), going], NODES, NOW)
         assert (last.status.phase, last.status.disruptions) == (Phase.SUCCEEDED, 0)
 
@@ -710,7 +748,7 @@ class TestSize:
     def test_workers_that_end_because_of_the_suspension_are_not_counted(self) -> None:
         halted = plan(job(2, status=running(2).status, suspend=True), [pod(0), pod(1)], NODES, NOW)
         going = pod(0, deletion_deadline=NOW + timedelta(seconds=30), deletion_requested=NOW)
-        went = failed(1, 143, gone=True, deletion_deadline=NOW, deletion_requested=NOW - timedelta(seconds=1))
+        went = failed(1, 143, deletion_deadline=NOW, deletion_requested=NOW - timedelta(seconds=1))
         made = plan(job(2, status=halted.status, suspend=True), [going, went], NODES, NOW)
         resumed = plan(job(2, status=made.status), [going], NODES, NOW)
         assert [(p.status.disruptions, p.status.restarts) for p in (made, resumed)] == [(0, 0), (0, 0)]
@@ -796,8 +834,8 @@ class TestSizeByCapacity:
 
     def test_a_lost_worker_is_asked_for_again_at_once(self) -> None:
         status = plan(probing(), [pod(0), pod(1)], with_room(2), NOW).status
-        made = plan(probing(status=status), [pod(0, gone=True), pod(1)], with_room(2), NOW)
-        assert creates(made) == ["j-worker-0"]
+        made = plan(probing(status=status), [pod(0, **GOING), pod(1)], with_room(2), NOW)
+        assert creates(made) == ["j-worker-2"]
 
     def test_nodes_that_are_not_for_the_worker_are_no_room(self) -> None:
         node = replace(NODE, allocatable={"pods": Decimal(9), "nvidia.com/gpu": Decimal(8)})

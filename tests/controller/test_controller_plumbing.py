@@ -35,7 +35,7 @@ from training.controller.metrics import Histogram
 from training.controller.planner import DeletePod, Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
-from training.controller.store import VANISHED_KEPT, Store
+from training.controller.store import Store
 from training.controller.watch import Informer
 
 T = TypeVar("T")
@@ -262,40 +262,6 @@ class TestInformer:
 
 
 class TestStore:
-    def test_a_pods_last_state_is_kept_until_a_plan_has_counted_it(self) -> None:
-        due: list[str] = []
-        store = Store(cast("Api", None), job_record, lambda key, _: due.append(key))
-        store.pods.put(pod("j-worker-0", 1, phase="Running"))
-        store.pods.put(pod("j-worker-0", 2, phase="Succeeded"))
-        store.pods.drop("n/j-worker-0", 3)
-        assert store.pods_of("n/j") == []
-        (vanished,) = store.vanished("n/j")
-        assert (vanished.phase, vanished.gone) == ("Succeeded", True)
-        assert set(due) == {"n/j"}
-        store.forget_vanished("n/j", [vanished])
-        assert store.vanished("n/j") == []
-
-    def test_a_successor_of_the_same_name_does_not_hide_the_end_of_the_first(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
-        store.pods.put(pod("j-worker-0", 1, uid="first"))
-        store.pods.put(pod("j-worker-0", 5, uid="second"))
-        assert [p.uid for p in store.vanished("n/j")] == ["first"]
-        assert [p.uid for p in store.pods_of("n/j")] == ["second"]
-
-    def test_a_controller_that_only_waits_does_not_remember_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
-        clock = 0.0
-        monkeypatch.setattr("training.controller.store.time.monotonic", lambda: clock)
-        for number in range(20):
-            clock = number * 60.0
-            store.pods.put(pod(f"j-worker-{number}", 1, uid=f"u{number}"))
-            store.pods.drop(f"n/j-worker-{number}")
-        assert len(store._vanished_at) == VANISHED_KEPT / 60
-        assert [p.uid for p in store.vanished("n/j")] == [f"u{number}" for number in range(15, 20)]
-        clock += VANISHED_KEPT
-        assert store.vanished("n/j") == []
-        assert not store._vanished
-
     def test_a_node_is_lost_only_if_it_was_there(self) -> None:
         store = Store(cast("Api", None), job_record, lambda *_: None)
         store.nodes.put({"metadata": {"name": "seen", "resourceVersion": "1"}})
@@ -441,11 +407,8 @@ def test_a_deletion_that_is_answered_without_a_version_is_left_to_the_watch() ->
 
     store = Store(cast("Api", None), job_record, lambda *_: None)
     store.pods.put(pod("j-worker-0", 1))
-    metadata = {"name": "j", "namespace": "n", "uid": "job"}
-    spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
-    job = ElasticJob.model_validate({"metadata": metadata, "spec": spec})
     executor = Executor(cast("Api", Late()), store, "me")
-    run(executor._delete_pod(job, DeletePod("j-worker-0", "u", "not wanted")))
+    run(executor._delete_pod("n", DeletePod("j-worker-0", "u", "not wanted")))
     assert [p.name for p in store.pods_of("n/j")] == ["j-worker-0"]
 
 

@@ -40,6 +40,9 @@ LABEL_GENERATION = f"{GROUP}/generation"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "trainyard"
 
+FINALIZER = f"{GROUP}/outcome"
+"""On a worker pod: it does not go before the controller knows how it ended."""
+
 ANNOTATION_VICTIMS = f"{GROUP}/victims"
 """On a job: names of workers, separated by commas, that go first when fewer are wanted."""
 
@@ -562,11 +565,10 @@ class ElasticJobStatus(_Model):
         description="UIDs of pods whose end has been counted already and that still exist: no end is counted twice.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
-    accounted_vanished: dict[str, Time] = Field(
-        default_factory=dict,
-        description="UIDs of counted pods that have vanished, and when: remembered for ten minutes, because another "
-        "controller that takes over may have seen them vanish without knowing that they were counted.",
-        json_schema_extra={"x-kubernetes-map-type": "atomic"},
+    pods_version: str | None = Field(
+        default=None,
+        description="Resource version up to which the news of pods had come when a pod was last struck off "
+        "accountedPods: a controller whose news are older waits, or it would count that pod again.",
     )
     container_restarts: dict[str, int] = Field(
         default_factory=dict,
@@ -609,6 +611,7 @@ class ObjectMeta(_Model):
     generation: int = 1
     resource_version: str = "0"
     deletion_timestamp: datetime | None = None
+    finalizers: list[str] = Field(default_factory=list)
     annotations: Annotated[dict[str, str], BeforeValidator(_own_annotations)] = Field(default_factory=dict)
     """Those of the controller's own prefix."""
 

@@ -249,18 +249,41 @@ class Api:
         )
         return await self._send("patch", kind, "patch", request)
 
-    async def delete(
-        self, kind: Resource, namespace: str, name: str, *, uid: str | None = None, grace_seconds: int | None = None
-    ) -> Object:
-        """Deletes an object, if it still is the one with `uid`; answers with what the API server says.
+    async def take_off(self, kind: Resource, namespace: str, name: str, finalizer: str, *, uid: str) -> Object:
+        """Takes a finalizer off an object, if it still is the one with `uid`; answers with the object.
 
         Raises:
             ApiError: 404 if there is none; 409 if another has its name now.
         """
+        request = self._client.prepare_request(
+            "patch",
+            res=kind,
+            name=name,
+            namespace=namespace,
+            obj={"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}},
+            headers={"Content-Type": "application/strategic-merge-patch+json"},
+        )
+        return await self._send("patch", kind, "patch", request)
+
+    async def delete(
+        self,
+        kind: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: int | None = None,
+        grace_seconds: int | None = None,
+    ) -> Object:
+        """Deletes an object, if it still is the one with `uid` (and `version`); answers with what the API server says.
+
+        Raises:
+            ApiError: 404 if there is none; 409 if another has its name now, or it has changed.
+        """
         request = self._client.prepare_request("delete", res=kind, name=name, namespace=namespace)
         request.data = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if uid is not None:
-            request.data["preconditions"] = {"uid": uid}
+            request.data["preconditions"] = {"uid": uid} | ({"resourceVersion": str(version)} if version else {})
         if grace_seconds is not None:
             request.data["gracePeriodSeconds"] = grace_seconds
         request.response_type = kind  # type: ignore[assignment]

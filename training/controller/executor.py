@@ -19,7 +19,7 @@ import httpx2
 from pydantic import ValidationError
 
 from training.controller import client, pods
-from training.controller.api import MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
+from training.controller.api import FINALIZER, MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
 from training.controller.client import CONFLICT, CONNECTIONS, FORBIDDEN, NOT_FOUND, Api, Object, code_of, explain
 from training.controller.events import EventFilter
 from training.controller.gang import GANG_APIS, NO_GROUP
@@ -33,7 +33,9 @@ from training.controller.planner import (
     DeleteService,
     Event,
     Plan,
+    ReleasePod,
     SetPodGroup,
+    leave_to_deletion,
     plan,
 )
 from training.controller.records import pod_record
@@ -44,6 +46,8 @@ PODS_PER_PASS = 500  # as many as Kubernetes' own Job controller creates in one 
 log = logging.getLogger(__name__)
 
 MOST_EVENTS_WAITING = 1000
+
+NEWS_PAUSE = 0.1  # seconds
 
 
 class RefusedError(Exception):
@@ -67,6 +71,7 @@ class Executor:
         self._login = login
         self._store = store
         self._identity = identity
+        self._caught_up: set[str] = set()  # keys of jobs whose pods are known as well as the last leader knew them
         self._create_errors: dict[str, str] = {}
         self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
         self._groups: dict[str, int] = {}  # by job key: members that its PodGroup asks for
@@ -92,14 +97,18 @@ class Executor:
         record = self._store.jobs.get(key)
         if record is None:
             self._forget(key)
+            await self._bury(key)
             return Pass()
         if record.job is None:
             log.error("this job cannot be read: %s", record.error, extra={"job": key})
             return Pass()
         job = record.job
-        vanished = self._store.vanished(key)
+        if key not in self._caught_up:
+            if int(job.status.pods_version or 0) > self._store.pods.reached:
+                return Pass(NEWS_PAUSE)  # pods may be gone that are still known here and whose end is counted
+            self._caught_up.add(key)
         started = time.perf_counter()
-        known = [*self._store.pods_of(key), *vanished]
+        known = self._store.pods_of(key)
         if taken := self._names_taken.get(key):
             taken.difference_update(pod.name for pod in known)  # seen since: their own news tells when they are free
         result = plan(
@@ -113,12 +122,12 @@ class Executor:
             lost_nodes=self._store.lost_nodes(known),
             used=self._store.used() if job.spec.probes else {},
             pod_group=self._groups.get(key),
+            pods_version=self._store.pods.newest,
         )
         self.plans += 1
         busy = time.perf_counter() - started
         self.seconds += busy
         await self._write_status(job, result.status)
-        self._store.forget_vanished(key, vanished)
         self.happened.update(str(event.reason) for event in result.events)
         self._tell(job, summarised(result.events))
         await self._carry_out(key, job, result)
@@ -149,22 +158,26 @@ class Executor:
     async def _carry_out(self, key: str, job: ElasticJob, result: Plan) -> None:
         deletions = [action for action in result.actions if isinstance(action, DeletePod)]
         creations = [action for action in result.actions if isinstance(action, CreatePod)]
-        others = [action for action in result.actions if not isinstance(action, DeletePod | CreatePod)]
+        releases = [action for action in result.actions if isinstance(action, ReleasePod)]
+        others = [action for action in result.actions if not isinstance(action, DeletePod | CreatePod | ReleasePod)]
         for action in others:
             if not isinstance(action, DeleteJob | SetPodGroup):
                 await self._other(job, action)
         if deletions:
-            await self._together([self._delete_pod(job, action) for action in deletions])
+            await self._together([self._delete_pod(job.metadata.namespace, action) for action in deletions])
             self._tell_pods(job, Reason.POD_DELETED, "deleted", deletions)
             log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
-        for action in others:
-            if isinstance(action, SetPodGroup):
-                await self._set_pod_group(job, action.members)
-        if creations:
-            await self._create_pods(key, job, creations)
-            for node in result.replaced_nodes:
-                if (noticed := self._store.noticed_at.pop(node, None)) is not None:
-                    self.replacements.observe(time.monotonic() - noticed)
+        try:
+            for action in others:
+                if isinstance(action, SetPodGroup):
+                    await self._set_pod_group(job, action.members)
+            if creations:
+                await self._create_pods(key, job, creations)
+                for node in result.replaced_nodes:
+                    if (noticed := self._store.noticed_at.pop(node, None)) is not None:
+                        self.replacements.observe(time.monotonic() - noticed)
+        finally:  # replacements come first, but a namespace that is on its way out refuses them for ever
+            await self._together([self._release_pod(job.metadata.namespace, action) for action in releases])
         if any(isinstance(action, DeleteJob) for action in others):
             await self._delete(client.Job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
             log.info("deleted the job: its time to live is over", extra={"job": key})
@@ -218,16 +231,64 @@ class Executor:
             raise RefusedError(f"pod {name} exists and is not of this job: another name is taken")
         return found
 
-    async def _delete_pod(self, job: ElasticJob, action: DeletePod) -> None:
+    async def _bury(self, key: str) -> None:
+        """The job is gone, and its pods with it: the garbage collector alone would take minutes for a large one.
+
+        A pod that has changed since it was last seen is left for its news, for it may have lost its owner meanwhile.
+        """
+        namespace, _, name = key.partition("/")
+        known = {pod.uid: pod for pod in self._store.pods_of(key) if pod.held}
+        if not known or await self._exists(namespace, name):
+            return
+        actions = leave_to_deletion(known.values())
+        deletions = [action for action in actions if isinstance(action, DeletePod)]
+        releases = [action for action in actions if isinstance(action, ReleasePod)]
+        await self._together(
+            [self._delete_pod(namespace, action, known[action.uid].resource_version) for action in deletions]
+        )
+        await self._together([self._release_pod(namespace, action) for action in releases])
+        if deletions:
+            log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
+
+    async def _exists(self, namespace: str, name: str) -> bool:
+        """Whether there is a job of a name: news of jobs may be later than news of their pods."""
+        try:
+            await self._api.get(client.Job, namespace, name)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def _delete_pod(self, namespace: str, action: DeletePod, version: int | None = None) -> None:
+        if action.release:
+            await self._release_pod(namespace, ReleasePod(action.name, action.uid))
         answer = await self._delete(
-            client.Pod, job.metadata.namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds
+            client.Pod, namespace, action.name, uid=action.uid, version=version, grace_seconds=action.grace_seconds
         )
         if answer is None or answer.get("kind") != "Pod" or "resourceVersion" not in answer["metadata"]:
             return  # the watch tells (of a pod that went meanwhile the API server answers with no version)
-        if answer["metadata"].get("deletionTimestamp") and not _gone_at_once(answer):
+        self._take_in(answer)
+
+    def _take_in(self, answer: Object) -> None:
+        """What a call that removes a pod, or may remove it, has answered."""
+        metadata = answer["metadata"]
+        if metadata.get("deletionTimestamp") and not _gone_at_once(answer):
             self._store.pods.put(answer)
         else:
-            self._store.pods.drop(f"{job.metadata.namespace}/{action.name}", int(answer["metadata"]["resourceVersion"]))
+            self._store.pods.drop(f"{metadata['namespace']}/{metadata['name']}", int(metadata["resourceVersion"]))
+
+    async def _release_pod(self, namespace: str, action: ReleasePod) -> None:
+        try:
+            answer = await self._api.take_off(client.Pod, namespace, action.name, FINALIZER, uid=action.uid)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) not in {NOT_FOUND, CONFLICT}:
+                raise
+            return
+        if answer["metadata"].get("deletionTimestamp"):
+            self._take_in(answer)
+        else:
+            self._store.pods.put(answer)
 
     async def _other(self, job: ElasticJob, action: Action) -> None:
         namespace = job.metadata.namespace
@@ -327,11 +388,12 @@ class Executor:
         name: str,
         *,
         uid: str | None = None,
+        version: int | None = None,
         grace_seconds: int | None = None,
     ) -> Object | None:
         """Deletes what may be gone, or replaced by another of its name, already."""
         try:
-            return await self._api.delete(kind, namespace, name, uid=uid, grace_seconds=grace_seconds)
+            return await self._api.delete(kind, namespace, name, uid=uid, version=version, grace_seconds=grace_seconds)
         except httpx2.HTTPStatusError as error:
             if code_of(error) not in {NOT_FOUND, CONFLICT}:
                 raise
@@ -347,10 +409,11 @@ class Executor:
 
     def forget_all(self) -> None:
         """A new term as leader: what was learned in an earlier one need not be true any more."""
-        for memory in (self._create_errors, self._names_taken, self._groups, self._told):
+        for memory in (self._caught_up, self._create_errors, self._names_taken, self._groups, self._told):
             memory.clear()
 
     def _forget(self, key: str) -> None:
+        self._caught_up.discard(key)
         for memory in (self._create_errors, self._names_taken, self._groups, self._told):
             memory.pop(key, None)
 

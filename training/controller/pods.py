@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from training.controller import certificates
 from training.controller.api import (
+    FINALIZER,
     LABEL_GENERATION,
     LABEL_MANAGED_BY,
     LABEL_OUR_JOB_NAME,
@@ -161,12 +162,12 @@ def bare_pod(job: ElasticJob, index: int, generation: int) -> dict[str, Any]:
                 LABEL_MANAGED_BY: MANAGED_BY,
             },
             "ownerReferences": [owner(job)],
+            "finalizers": [*(metadata.get("finalizers") or ()), FINALIZER],
         },
         "spec": spec,
     }
-    for key in ("annotations", "finalizers"):
-        if metadata.get(key):
-            pod["metadata"][key] = copy.deepcopy(metadata[key])
+    if metadata.get("annotations"):
+        pod["metadata"]["annotations"] = copy.deepcopy(metadata["annotations"])
     if (scheduler := job.spec.gang_scheduler) is not None:
         join_gang(pod, scheduler, job.metadata.name, role.name.lower())
     return pod

@@ -20,11 +20,11 @@ def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
         gang: schedulers that jobs may ask for in `schedulingPolicy.scheduler`.
     """
     rules = [
-        # delete: jobs whose ttlSecondsAfterFinished has run out
-        _rule(GROUP, [PLURAL], ["list", "watch", "delete"]),
+        # get: whether a job is gone whose pods are left; delete: jobs whose ttlSecondsAfterFinished has run out
+        _rule(GROUP, [PLURAL], ["list", "watch", "get", "delete"]),
         _rule(GROUP, [f"{PLURAL}/status"], ["patch"]),
-        # get: whose pod it is that has a worker's name already
-        _rule("", ["pods"], ["list", "watch", "get", "create", "delete"]),
+        # get: whose pod it is that has a worker's name already; patch: takes the controller's finalizer off
+        _rule("", ["pods"], ["list", "watch", "get", "create", "patch", "delete"]),
         _rule("", ["services"], ["list", "watch", "create", "delete"]),
         _rule("", ["nodes"], ["list", "watch"]),
         _rule("", ["events"], ["create"]),

@@ -13,6 +13,7 @@ from typing import Any
 
 from training.controller.api import (
     ANNOTATION_RECLAIM_AT,
+    FINALIZER,
     LABEL_GENERATION,
     LABEL_JOB_NAME,
     LABEL_REPLICA_INDEX,
@@ -105,9 +106,9 @@ class PodRecord:
     """Why the main container does not start, if that is an error: `ErrImagePull: ...`."""
     requests: Mapping[str, Decimal] = field(default_factory=dict)
     """What it takes of its node."""
+    held: bool = False
+    """It carries the controller's finalizer: it does not go before it is let go."""
     resource_version: int = 0
-    gone: bool = False
-    """The pod was seen to vanish; the record is what was last known of it."""
 
     @property
     def key(self) -> str:
@@ -126,8 +127,8 @@ class PodRecord:
 
     @property
     def terminating(self) -> bool:
-        """Whether the pod's deletion was requested, or has happened."""
-        return self.deletion_deadline is not None or self.gone
+        """Whether the pod's deletion was requested."""
+        return self.deletion_deadline is not None
 
     @property
     def active(self) -> bool:
@@ -213,6 +214,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
         restarts=main.get("restartCount", 0),
         waiting=_waiting(waiting),
         requests=pod_requests(spec),
+        held=FINALIZER in meta.get("finalizers", ()),
         resource_version=_number(meta.get("resourceVersion")),
     )
 

@@ -1,14 +1,13 @@
 """All that the controller knows of the cluster: informers of jobs, pods, services and nodes, and which job cares.
 
-Beside the informers stands what they alone cannot tell: the pods that vanished since a job's last plan, because how a
-worker ended must not be lost with its object, and the nodes that vanished while pods still name them.
+Beside the informers stand the nodes that vanished while pods still name them, which they alone cannot tell.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,8 +29,6 @@ from training.controller.watch import Informer
 
 POD_NEWS_DELAY = 0.05
 """Seconds for which news of pods is gathered before their job is planned: they come in crowds."""
-VANISHED_KEPT = 300.0
-"""Seconds for which the last state of a pod is kept for a plan to count; a controller that only waits makes none."""
 BOUND_BEFORE_LIST = timedelta(seconds=10)
 """A pod that got its node so long before the nodes were listed got one that was in the list, or it was gone by then."""
 
@@ -80,8 +77,6 @@ class Store:
         self._due = due
         self._edited = edited
         self._pods_by_job: defaultdict[str, set[str]] = defaultdict(set)
-        self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job key and UID
-        self._vanished_at: deque[tuple[float, str, str]] = deque()  # when, job key and UID
         self._lost_nodes: set[str] = set()
         self.noticed_at: dict[str, float] = {}
         """When the end of a node was announced whose workers have not been replaced yet; of the monotonic clock."""
@@ -111,16 +106,6 @@ class Store:
         found = (self.pods.get(key) for key in self._pods_by_job.get(job_key, ()))
         return [pod for pod in found if pod is not None]
 
-    def vanished(self, job_key: str) -> list[PodRecord]:
-        """Last states of the job's pods that vanished of late and that no plan here has taken into account."""
-        self._forget_old()
-        return list(self._vanished[job_key].values()) if job_key in self._vanished else []
-
-    def forget_vanished(self, job_key: str, pods: Sequence[PodRecord]) -> None:
-        """A plan that took these into account has been written down."""
-        for pod in pods:
-            self._forget_pod(job_key, pod.uid)
-
     def lost_nodes(self, pods: Iterable[PodRecord]) -> set[str]:
         """Which of the nodes that pods name are gone for certain; of others that are not known the news may be late."""
         listed = self.nodes.listed_at
@@ -148,23 +133,12 @@ class Store:
                     taken[pod.node][resource] += amount
         return {node: dict(resources) for node, resources in taken.items()}
 
-    def _forget_pod(self, job_key: str, uid: str) -> None:
-        of_job = self._vanished.get(job_key, {})
-        of_job.pop(uid, None)
-        if not of_job:
-            self._vanished.pop(job_key, None)
-
-    def _forget_old(self) -> None:
-        while self._vanished_at and time.monotonic() - self._vanished_at[0][0] >= VANISHED_KEPT:
-            _, job_key, uid = self._vanished_at.popleft()
-            self._forget_pod(job_key, uid)
-
     def _job_changed(self, key: str, old: JobRecord | None, new: JobRecord | None) -> None:
         before, after = (record.job if record is not None else None for record in (old, new))
-        if new is None:
-            self._vanished.pop(key, None)
-        elif old is not None and (
-            before is None or after is None or before.metadata.generation != after.metadata.generation
+        if (
+            new is not None
+            and old is not None
+            and (before is None or after is None or before.metadata.generation != after.metadata.generation)
         ):
             self._edited(key)
         self._due(key, 0.0)
@@ -176,10 +150,6 @@ class Store:
             self._due(known.job_key, 0.0)
 
     def _pod_changed(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
-        if old is not None and (new is None or new.uid != old.uid):
-            self._forget_old()
-            self._vanished[old.job_key][old.uid] = replace(old, gone=True)
-            self._vanished_at.append((time.monotonic(), old.job_key, old.uid))
         if old is not None and (new is None or new.job_key != old.job_key):
             of_job = self._pods_by_job[old.job_key]
             of_job.discard(key)

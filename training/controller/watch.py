@@ -63,7 +63,9 @@ class Informer(Generic[R]):
         self.relists = 0
         self.listed_at: datetime | None = None
         """When the last full list was asked for."""
-        self._reached = 0  # version up to which the watch has told everything
+        self.reached = 0
+        """Version up to which the watch has told everything."""
+        self._answered = 0  # the newest version at which a call is known to have removed an object
 
     def get(self, key: str) -> R | None:
         """The record of a key."""
@@ -76,9 +78,14 @@ class Informer(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         return iter(self._records.values())
 
+    @property
+    def newest(self) -> int:
+        """Version of the newest thing that is known, by the watch or by the answer to a call."""
+        return max(self.reached, self._answered)
+
     def put(self, obj: Object) -> None:
         """Takes in an object as a call returned it, unless the watch has told more: that it is gone again, say."""
-        if key_of(obj) in self._records or int(obj["metadata"]["resourceVersion"]) > self._reached:
+        if key_of(obj) in self._records or int(obj["metadata"]["resourceVersion"]) > self.reached:
             self._put(obj)
 
     def _put(self, obj: Object) -> None:
@@ -93,6 +100,7 @@ class Informer(Generic[R]):
 
     def drop(self, key: str, version: int | None = None) -> None:
         """Takes out an object that is gone, unless something newer than `version` has its name."""
+        self._answered = max(self._answered, version or 0)
         old = self._records.get(key)
         if old is None or (version is not None and old.resource_version > version):
             return
@@ -129,7 +137,7 @@ class Informer(Generic[R]):
         present = {key_of(obj) for obj in items}
         for obj in items:
             self._put(obj)
-        self._reached = listed = int(version)
+        self.reached = listed = int(version)
         for key in [key for key in self._records if key not in present]:
             self.drop(key, listed)
         self.synced.set()
@@ -141,7 +149,7 @@ class Informer(Generic[R]):
         elif event == "DELETED" and key_of(obj) in self._records:
             self._put(obj)  # the last state: its outcome may be in it
             self.drop(key_of(obj), int(obj["metadata"]["resourceVersion"]))
-        self._reached = int(obj["metadata"]["resourceVersion"])
+        self.reached = int(obj["metadata"]["resourceVersion"])
 
 
 def key_of(obj: Object) -> str:
