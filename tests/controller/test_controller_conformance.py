@@ -108,12 +108,22 @@ class TestObjects:
         (first,) = cluster.wait_running(namespace, 1, NODE).values()
         cluster.call("DELETE", f"{JOBS}/namespaces/{namespace}/elasticjobs/rerun")
         submit(cluster, elastic_job("rerun", replicas=1), namespace)
-        eventually("a worker beside the first job's", lambda: len(cluster.pods(namespace)) == 2)
-        second = cluster.pods(namespace)["rerun-worker-1"]
+        owner = cluster.job(namespace, "rerun")["metadata"]["uid"]
+
+        def of_the_second() -> list[dict[str, Any]]:
+            pods = cluster.pods(namespace).values()
+            return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == owner]
+
+        (second,) = eventually("a worker of the second job", of_the_second)
         assert argument(first, "rdzv_id") != argument(second, "rdzv_id")
-        left = cluster.pods(namespace)["rerun-worker-0"]["metadata"]
-        assert left["uid"] == first["metadata"]["uid"]  # the garbage collector's, who is not here
-        assert "deletionTimestamp" not in left
+
+        def first_is_let_go() -> bool:
+            left = [
+                pod for pod in cluster.pods(namespace).values() if pod["metadata"]["uid"] == first["metadata"]["uid"]
+            ]
+            return not any(pod["metadata"].get("finalizers") for pod in left)
+
+        eventually("the first job's worker is the garbage collector's, who is not here", first_is_let_go)
 
     def test_c26_what_the_user_writes_while_the_status_is_written_stays(self, cluster: Cluster) -> None:
         body = elastic_job("edited", minReplicas=1, maxReplicas=4, ttlSecondsAfterFinished=600)

@@ -94,6 +94,12 @@ def _pod_group(scheduler: GangScheduler) -> tuple[str, str, str, str]:
     return api.group, api.version, "PodGroup", POD_GROUPS_PLURAL
 
 
+class Deployment(GenericNamespacedResource):
+    """A deployment."""
+
+    _api_info: ApiInfo = create_api_info("apps", "v1", "Deployment", "deployments")
+
+
 class Lease(GenericNamespacedResource):
     """A lease."""
 
@@ -118,7 +124,7 @@ POD_GROUPS: Mapping[GangScheduler, type[PodGroup]] = {
     GangScheduler.SCHEDULER_PLUGINS: SchedulerPluginsPodGroup,
 }
 
-Resource = type[Job | JobStatus | Pod | Service | Node | Event | Lease | PodGroup]
+Resource = type[Job | JobStatus | Pod | Service | Node | Event | Deployment | Lease | PodGroup]
 Object = dict[str, Any]
 
 

@@ -250,6 +250,12 @@ class Executor:
         if deletions:
             log.info("deleted %s", _names(deletions), extra={"job": key, "why": deletions[0].why})
 
+    async def release_all(self) -> None:
+        """Lets all pods go: the controller is being removed, and nobody could let them go later."""
+        held = [pod for pod in self._store.pods if pod.held]
+        log.info("the controller is being removed: %d pods are let go", len(held))
+        await self._together([self._release_pod(pod.namespace, ReleasePod(pod.name, pod.uid)) for pod in held])
+
     async def _exists(self, namespace: str, name: str) -> bool:
         """Whether there is a job of a name: news of jobs may be later than news of their pods."""
         try:

@@ -19,7 +19,9 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ConfigError
 
-from training.controller.client import CONFLICT, Api, code_of, explain
+from training.controller import client
+from training.controller.api import FINALIZER
+from training.controller.client import CONFLICT, NOT_FOUND, Api, code_of, explain
 from training.controller.executor import Executor, RefusedError, job_record
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
@@ -70,8 +72,10 @@ class Controller:
         identity: str,
         login: RendezvousLogin | None = None,
         notices: Notices = KNOWN_NOTICES,
+        deployment: str | None = None,
     ) -> None:
         self._api = api
+        self._deployment = deployment
         self._queue = KeyQueue()
         self._store = Store(api, job_record, self._due, namespace, self._edited, notices)
         self._executor = Executor(api, self._store, identity, login)
@@ -104,6 +108,32 @@ class Controller:
                 task.cancel()
             await asyncio.wait(tasks, timeout=SHUTDOWN_SECONDS)
             await self._lease.release()
+            if stop.is_set():
+                await self._let_go_if_removed()
+
+    async def _let_go_if_removed(self) -> None:
+        """A controller that is removed takes its finalizers with it: pods and namespaces would wait for ever."""
+        if self._deployment is None:
+            return
+        try:
+            if await self._removed(self._deployment):
+                await self._executor.release_all()
+        except httpx2.HTTPError as error:
+            log.warning(
+                "cannot let worker pods go: %s. If no controller follows, take the finalizer %s off them (how: "
+                "docs/decisions/0004-books-of-the-controller.md)",
+                explain(error),
+                FINALIZER,
+            )
+
+    async def _removed(self, deployment: str) -> bool:
+        try:
+            found = await self._api.get(client.Deployment, self._api.namespace, deployment)
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != NOT_FOUND:
+                raise
+            return True
+        return "deletionTimestamp" in found["metadata"]
 
     async def _lead(self) -> None:
         await self._store.wait_synced()
@@ -216,6 +246,11 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--namespace", help="look after jobs of this namespace only (default: all)")
     parser.add_argument("--lease-namespace", help="namespace of the leader Lease (default: the pod's own)")
     parser.add_argument(
+        "--deployment",
+        metavar="NAME",
+        help="the controller's own Deployment: when it is deleted, worker pods are let go (default: they are not)",
+    )
+    parser.add_argument(
         "--metrics-port", type=int, default=8080, help="port of /healthz, /readyz, /metrics (default 8080)"
     )
     parser.add_argument(
@@ -300,6 +335,7 @@ async def _run(args: argparse.Namespace) -> int:
         identity=identity,
         login=login,
         notices=notices_of(args),
+        deployment=args.deployment,
     )
     health = HealthServer(lambda: controller.ready, controller.metrics)
     stop = asyncio.Event()

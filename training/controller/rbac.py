@@ -11,6 +11,8 @@ from training.controller.gang import PLURAL as POD_GROUPS
 
 LEASE_NAME = "trainyard-elastic-controller"
 """Name of the Lease for which the replicas of the controller compete."""
+DEPLOYMENT_NAME = "elastic-controller"
+"""Name of the Deployment of the controller."""
 
 
 def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
@@ -37,10 +39,12 @@ def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
 
 
 def lease_rules() -> list[dict[str, Any]]:
-    """Rules of the controller's Role in the namespace of its Lease; a right to create cannot be tied to a name."""
+    """Rules of the controller's Role in its own namespace, that of its Lease. Creation cannot be tied to a name."""
     return [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
         _rule("coordination.k8s.io", ["leases"], ["get", "update"], names=[LEASE_NAME]),
+        # whether the controller is being removed for good, and must let worker pods go
+        _rule("apps", ["deployments"], ["get"], names=[DEPLOYMENT_NAME]),
     ]
 
 
