@@ -307,7 +307,7 @@ class TestJobEnds:
         cluster.merge(scale, {"spec": {"replicas": 3}})
         cluster.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/late-worker-1", {"gracePeriodSeconds": 0})
         cluster.wait_condition(namespace, "late", "Succeeded")
-        assert sorted(cluster.pods(namespace)) == ["late-worker-0"]
+        eventually("what was deleted goes", lambda: sorted(cluster.pods(namespace)) == ["late-worker-0"])
 
 
 @pytest.mark.engines

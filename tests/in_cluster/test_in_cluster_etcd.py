@@ -67,7 +67,8 @@ def test_one_open_member_needs_no_keys_no_budget_and_no_second_service() -> None
     assert not names & {"Job", "CronJob", "Secret"}
     assert not made.all("PodDisruptionBudget", "etcd")
     assert "volumes" not in pod(made)
-    assert "args" not in made.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    args = made.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not any(argument.startswith("--rendezvous") for argument in args)
 
 
 def test_where_all_doors_are_closed_jobs_reach_an_open_etcd_too() -> None:
@@ -169,10 +170,17 @@ class TestSecure:
 
     def test_the_controller_lets_those_in_who_meet_here(self, secure: Recorded) -> None:
         deployment = secure.one("Deployment")["spec"]["template"]["spec"]
-        assert deployment["containers"][0]["args"] == [
+        assert deployment["containers"][0]["args"][-2:] == [
             "--rendezvous-secret=etcd-client",
             "--rendezvous-host=etcd.trainyard-system",
         ]
+
+    def test_the_controller_has_the_time_and_the_name_it_needs_to_let_pods_go(self, secure: Recorded) -> None:
+        """Else worker pods, and their namespaces, could not go once it has been removed (docs/decisions/0004)."""
+        deployment = secure.one("Deployment")
+        pod = deployment["spec"]["template"]["spec"]
+        assert f"--deployment={deployment['metadata']['name']}" in pod["containers"][0]["args"]
+        assert pod["terminationGracePeriodSeconds"] == 60
 
 
 def is_of_keys(role: dict[str, Any]) -> bool:
