@@ -68,13 +68,7 @@ class AsyncSaver:
         self.wait()
         start = time.monotonic()
         values, tensors = self._folder.separate(step, state)
-        unchanging = set(_addresses(self._optimizer)) if self._optimizer else set()
-        # A GPU's memory is read in the order of its own stream: that copy is made at once.
-        later = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() in unchanging
-        }
+        later = unchanging(self._optimizer, tensors)
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             if name not in later:
@@ -135,6 +129,19 @@ class AsyncSaver:
         if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype:
             return old
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type == "cuda")
+
+
+def unchanging(optimizer: Optimizer | None, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors that only the optimizer's step changes, so that another thread may copy them until then.
+
+    None of a GPU: its memory is read in the order of its own stream, and that copy is made at once.
+    """
+    theirs = set(_addresses(optimizer)) if optimizer else set()
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() in theirs
+    }
 
 
 def _addresses(optimizer: Optimizer) -> Iterator[int]:

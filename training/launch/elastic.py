@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -67,6 +67,9 @@ from training.launch.lease import StepLease
 from training.launch.peers import is_lost_peer
 from training.launch.torch_private import HashStore, PrefixStore, Store, TCPStore
 from training.metrics.progress import report_step
+
+if TYPE_CHECKING:
+    from training.checkpoint.replica import Copy, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -294,6 +297,7 @@ def run(
     *,
     restore: Callable[[State], None] | None = None,
     save: Callable[[State], None] | None = None,
+    replica: "Replica | None" = None,
     backend: str | None = None,
     timeout: timedelta = COLLECTIVE_TIMEOUT,
 ) -> None:
@@ -308,6 +312,8 @@ def run(
         restore: brings the state from a checkpoint, if there is one. Called on rank 0 alone, and only when no rank has
             a step in memory; so it must not wait for other ranks.
         save: writes the state to a checkpoint and returns when it is safe. Called on one rank, when all go.
+        replica: keeps the state after each step in the memory of every node, so that the death of all workers costs
+            no more than a step; used by local rank 0. Freed when training is finished.
         backend: of torch.distributed; None: NCCL for GPUs with gloo for tensors of the CPU, else gloo.
         timeout: after so long a silent rank counts as lost, if no launcher knows better.
 
@@ -320,7 +326,7 @@ def run(
         raise RuntimeError("elastic.run forms the process group itself: take init_process_group out of the script")
     notices.listen()
     state._remember()  # noqa: SLF001  (of this module)
-    session = _Session(_Channel.inherited(), save, backend, timeout)
+    session = _Session(_Channel.inherited(), save, replica, backend, timeout)
     state.__dict__["_session"] = session
     try:
         session.run(train, state, restore)
@@ -456,6 +462,7 @@ class _Session:
         self,
         channel: _Channel | None,
         save: Callable[[State], None] | None,
+        replica: "Replica | None",
         backend: str | None,
         timeout: timedelta,
     ) -> None:
@@ -465,8 +472,11 @@ class _Session:
         self._device = _device()
         self._backend = backend or ("gloo" if self._device.type == "cpu" else f"cpu:gloo,{self._device.type}:nccl")
         self._world = self._world_of_environment()
+        # All ranks of a node have the same state: one keeps it.
+        self._replica = replica if self._world.local_rank == 0 else None
         self._group: _Group | None = None
         self._store: Store | None = None
+        self._in_memory: Copy | None = None
         self._is_first_step = True
         self._lease = StepLease.from_environment()
 
@@ -487,6 +497,8 @@ class _Session:
                 error = failure
             self._close_group(error)
             if error is None:
+                if self._replica:
+                    self._replica.close()
                 return
             traceback.clear_frames(error.__traceback__)  # DDP's hooks on our parameters live as long as it does
             del error
@@ -503,6 +515,8 @@ class _Session:
             self._check_halt()
             time.sleep(MEETING_POLL.total_seconds())
         report_step(state.step)
+        if self._replica:
+            self._replica.put(state.step, state.state_dict())
         if self._is_first_step:
             self._is_first_step = False
             self._mark("first_step", step=state.step)
@@ -557,11 +571,12 @@ class _Session:
         if not has_state:
             if restore and self._world.rank == 0:
                 restore(state)
-            source = 0
+            source = self._newest_in_memory(state, summaries)
             is_same = self._world.size == 1
         else:
             source = summaries.index(max(has_state, key=_standing))
-            is_same = all(summary == summaries[source] for summary in summaries)
+            same = (summaries[source]["step"], summaries[source]["lineage"])
+            is_same = all((summary["step"], summary["lineage"]) == same for summary in summaries)
         if not is_same:
             _send_state(state, source, self._world)
         state.__dict__["_lineage"] = f"{os.environ.get(RUN, '')}/{self._world.generation}"
@@ -569,9 +584,32 @@ class _Session:
         self._is_first_step = True
         self._mark("model", step=state.step)
 
+    def _newest_in_memory(self, state: State, summaries: list[dict[str, Any]]) -> int:
+        """No process has a step. Does the memory of a node have more than the checkpoint? Who has the state now.
+
+        Of replicas the newest generation counts: what an older world did later was done once more.
+        """
+        held = {rank: summary["replica"] for rank, summary in enumerate(summaries) if summary["replica"]}
+        if not held:
+            return 0
+        assert self._store is not None  # noqa: S101  (`_meet` comes before)
+        if self._world.rank == 0:
+            self._store.set("restored", str(state.step))
+        source = max(held, key=lambda rank: (held[rank], -rank))
+        if held[source][1] <= int(self._store.get("restored")):
+            return 0
+        if self._world.rank == source:
+            assert self._in_memory is not None  # noqa: S101  (so we have told)
+            state.load_state_dict(self._in_memory.load())
+        return source
+
     def _meet(self, state: State) -> list[dict[str, Any]]:
         """Wait until all ranks are there, then form the group; returns what each rank has."""
-        mine = {"step": state.step, "lineage": state.__dict__["_lineage"]}
+        mine: dict[str, Any] = {"step": state.step, "lineage": state.__dict__["_lineage"], "replica": None}
+        if self._replica:
+            self._replica.begin(self._world.generation)
+            self._in_memory = None if mine["lineage"] else self._replica.newest()
+            mine["replica"] = self._in_memory and [self._in_memory.generation, self._in_memory.step]
         world = self._world
         self._store = store = HashStore() if world.size == 1 else self._connect()
         store.set(f"here/{world.rank}", json.dumps(mine))

@@ -38,10 +38,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from training.checkpoint import memory
 from training.diagnose import image
 from training.launch import exit_codes, init_method, options
 from training.launch.budget import LONGEST_PAUSE
-from training.launch.environment import START
+from training.launch.environment import RUN, START
 from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
 
@@ -119,6 +120,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     finally:
         if template is not None:
             template.close()
+        if run := os.environ.get(RUN):
+            memory.free(run)
 
 
 def _num_workers(argv: Sequence[str]) -> int:

@@ -115,6 +115,11 @@ _VARIABLES: tuple[tuple[str, str, str], ...] = (
         "Settings of etcd that should not stand on a command line; see the rendezvous.",
     ),
     (
+        environment.MEMORY,
+        "both",
+        "Folder in memory for the state after the last step (`training.checkpoint.replica`); `/dev/shm` unless set.",
+    ),
+    (
         environment.IMAGE_CHECK,
         "launcher",
         "`warn`: what does not fit between image and machine is a warning, and no end with 78.",
