@@ -17,7 +17,7 @@ which every shard is read forwards (`training.data.shards`).
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ Ids = NDArray[np.int64]
 # Goes into the checkpoint: an order that is made differently must not continue an older run.
 SHUFFLE = "splitmix64-1"
 INTERLEAVE = "interleave-1"
+RANDPERM = "torch.randperm"
 
 
 class Cursor(Protocol):
@@ -58,7 +59,9 @@ class SampleCursor:
         num_samples: size of the data set.
         global_batch: samples per step over all ranks; the last step of an epoch takes what is left.
         seed: seed of the shuffling.
-        shuffle: another order in each epoch; else the order of the ids (of the shards, where there are any).
+        shuffle: another order in each epoch; else the order of the ids (of the shards, where there are any). `torch`:
+            the order of torch's DistributedSampler with the same seed, so that each step has the samples that it would
+            have had, but for those that it repeats at the end of an epoch. Slower to make.
         drop_last: leave out the last step of an epoch where it would be smaller; other samples each epoch.
         shards: numbers of samples of the shards, where the data is read shard by shard; they sum to num_samples.
         num_streams: how many shards are read alternately, so that a batch holds samples of several.
@@ -67,7 +70,7 @@ class SampleCursor:
     num_samples: int
     global_batch: int
     seed: int = 0
-    shuffle: bool = True
+    shuffle: bool | Literal["torch"] = True
     drop_last: bool = False
     shards: tuple[int, ...] = ()
     num_streams: int = 8
@@ -83,6 +86,8 @@ class SampleCursor:
             )
         if self.shards and (min(self.shards) < 0 or sum(self.shards) != self.num_samples):
             raise ValueError(f"shards of {sum(self.shards)} samples in all do not make up {self.num_samples}")
+        if self.shards and self.shuffle == "torch":
+            raise ValueError("shards are read from front to back, which DistributedSampler's order is not")
         if self.num_streams < 1:
             raise ValueError(f"at least one shard must be read at a time, not {self.num_streams}")
 
@@ -119,6 +124,8 @@ class SampleCursor:
             return interleaved(self.shards, shards, self.num_streams)
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
+        if self.shuffle == "torch":
+            return _randperm(self.num_samples, self.seed + epoch)
         return epoch_order(self.num_samples, self.seed, epoch)
 
     def num_samples_before(self, step: int) -> int:
@@ -128,7 +135,7 @@ class SampleCursor:
 
     def fingerprint(self) -> dict[str, int | str]:
         """What must be the same for a run to be continued; goes into the checkpoint."""
-        order = SHUFFLE if self.shuffle else "none"
+        order = RANDPERM if self.shuffle == "torch" else SHUFFLE if self.shuffle else "none"
         if self.shards:
             order += f" {INTERLEAVE} {self.num_streams} of {len(self.shards)} ({hash64(*self.shards):016x})"
         return {
@@ -187,6 +194,13 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> Ids:
     with np.errstate(over="ignore"):
         keys = _splitmix64(start + ids * _GOLDEN)
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def _randperm(num_samples: int, seed: int) -> Ids:
+    """The permutation that DistributedSampler makes of a seed."""
+    import torch  # noqa: PLC0415  (who counts samples otherwise needs none)
+
+    return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
 def interleaved(sizes: Sequence[int], shards: Ids, num_streams: int) -> Ids:
