@@ -14,11 +14,11 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -27,7 +27,7 @@ import yaml
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 from lightkube.types import PatchType
 
 from infra.clusters import Access
@@ -40,6 +40,14 @@ ElasticJob = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
 JOB_LABEL = "elastic.pytorch.org/job-name"
 WORKER_CONTAINER = "elasticjob-worker"
 
+T = TypeVar("T")
+
+_STAMPED = re.compile(
+    r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.(?P<fraction>\d+))?(?P<zone>Z|[+-]\d\d:\d\d)( |$)"
+)
+"""How a line of a log with times begins; the zone is that of the node's runtime."""
+_OVER = ("Succeeded", "Failed")
+"""Phases of a pod that holds nothing any more."""
 _POLL = timedelta(seconds=0.5)
 _FIELD_MANAGER = "trainyard"
 # What an API server answers that is starting, ending or busy, or that has lost its store: asking again helps.
@@ -82,6 +90,28 @@ class Progress:
     time: float
     """Unix seconds, by the worker's clock."""
     fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a worker's log."""
+
+    pod: str
+    time: str
+    """RFC 3339, by the node's clock; empty for what the node itself says in the log's place."""
+    moment: str
+    """The same in UTC with all nine digits behind the point: as text, it sorts by time."""
+    text: str
+
+    @classmethod
+    def read(cls, pod: str, line: str) -> LogLine:
+        """A line that begins with its time."""
+        found = _STAMPED.match(line)
+        if found is None:
+            return cls(pod, "", "", line)
+        seconds = datetime.fromisoformat(found["seconds"] + found["zone"]).astimezone(UTC)
+        moment = f"{seconds:%Y-%m-%dT%H:%M:%S}.{(found['fraction'] or '')[:9]:0<9}"
+        return cls(pod, line[: found.end()].rstrip(" "), moment, line[found.end() :])
 
 
 class Jobs:
@@ -170,8 +200,46 @@ class Jobs:
                 if error.status.code != 404:
                     raise
 
-    def conditions(self, name: str) -> list[Condition]:
-        """The conditions of a job that hold now, newest last.
+    def scale(self, name: str, workers: int) -> None:
+        """Set the number of workers, as `kubectl scale` does.
+
+        Args:
+            name: the job.
+            workers: how many it shall have, within its minReplicas and maxReplicas.
+
+        Raises:
+            JobError: there is no such job, it has ended, it chooses its number itself (scaling mode Capacity), or the
+                API server refuses the number.
+        """
+        job = self._living(name)
+        scaling = (job.get("spec") or {}).get("scaling") or {}
+        if scaling.get("mode") == "Capacity":
+            raise JobError(
+                f"ElasticJob {name} takes as many workers as there is room for (spec.scaling.mode is Capacity), so a"
+                " number would change nothing. Set the mode to Manual in its file and submit it, then scale."
+            )
+        self._change(ElasticJob.Scale, name, {"spec": {"replicas": workers}}, f"scaled to {workers}")
+
+    def suspend(self, name: str) -> None:
+        """Have a job's workers save and end, and give their machines back; the job stays.
+
+        Raises:
+            JobError: there is no such job, or it has ended.
+        """
+        self._living(name)
+        self._change(ElasticJob, name, {"spec": {"suspend": True}}, "suspended")
+
+    def resume(self, name: str) -> None:
+        """Have a suspended job train again, from its last checkpoint.
+
+        Raises:
+            JobError: there is no such job, or it has ended.
+        """
+        self._living(name)
+        self._change(ElasticJob, name, {"spec": {"suspend": False}}, "resumed")
+
+    def existing(self, name: str) -> GenericNamespacedResource:
+        """The job.
 
         Raises:
             JobError: there is no such job.
@@ -180,7 +248,33 @@ class Jobs:
         if job is None:
             known = ", ".join(name_of(job) for job in self.all()) or "none"
             raise JobError(f"no ElasticJob {name} in namespace {self.namespace} (there: {known})")
-        return self.conditions_of(job)
+        return job
+
+    def conditions(self, name: str) -> list[Condition]:
+        """The conditions of a job that hold now, newest last.
+
+        Raises:
+            JobError: there is no such job.
+        """
+        return self.conditions_of(self.existing(name))
+
+    def _living(self, name: str) -> GenericNamespacedResource:
+        job = self.existing(name)
+        if end := ended(job):
+            raise JobError(f"ElasticJob {name} has ended ({end.type}: {end.message}). Submit it under another name.")
+        return job
+
+    def _change(self, resource: Any, name: str, patch: dict[str, Any], what: str) -> None:
+        """Change fields of a job; they are then no longer its file's: see `submit`."""
+        with self._plain(f"ElasticJob {name} cannot be {what}"):
+            self._client.patch(
+                resource,
+                name,
+                patch,
+                namespace=self.namespace,
+                patch_type=PatchType.MERGE,
+                field_manager=_FIELD_MANAGER,
+            )
 
     def summaries(self) -> list[dict[str, Any]]:
         """Each job with its state in plain data."""
@@ -222,25 +316,76 @@ class Jobs:
         Raises:
             JobError: the job is gone, or did not end in time.
         """
+        return self._wait_for(name, ended, "did not end", timeout, on_change)
+
+    def wait_size(self, name: str, workers: int, timeout: timedelta, on_change: Callable[[str], None]) -> None:
+        """Wait until exactly so many workers of a job are ready; arguments as for `wait`.
+
+        Raises:
+            JobError: the job is gone, has ended, or did not get so far in time.
+        """
+
+        def has_the_size(job: GenericNamespacedResource) -> Literal[True] | None:
+            status: Any = job.status or {}
+            if end := ended(job):
+                raise JobError(f"ElasticJob {name} has ended before it had {workers} workers ({end.type})")
+            sizes = {status.get("desiredReplicas"), status.get("replicas", 0), status.get("readyReplicas", 0)}
+            return True if sizes == {workers} and _is_current(job) else None
+
+        self._wait_for(name, has_the_size, f"did not get {workers} workers", timeout, on_change)
+
+    def wait_running(self, name: str, timeout: timedelta, on_change: Callable[[str], None]) -> None:
+        """Wait until a job's fewest workers run; arguments as for `wait`.
+
+        Raises:
+            JobError: the job is gone, or did not get so far in time.
+        """
+
+        def runs(job: GenericNamespacedResource) -> Literal[True] | None:
+            kinds = {condition.type for condition in self.conditions_of(job)} if _is_current(job) else set()
+            return True if kinds & {"Running", "Succeeded", "Failed"} else None
+
+        self._wait_for(name, runs, "does not run", timeout, on_change)
+
+    def wait_stopped(self, name: str, timeout: timedelta, on_change: Callable[[str], None]) -> None:
+        """Wait until a suspended job has no pod left that runs; arguments as for `wait`.
+
+        Raises:
+            JobError: the job is gone, or a worker was still there after the timeout.
+        """
+
+        def stopped(job: GenericNamespacedResource) -> Literal[True] | None:
+            if not _is_current(job):
+                return None
+            return True if all(pod.status and pod.status.phase in _OVER for pod in self.workers(name)) else None
+
+        self._wait_for(name, stopped, "has workers left", timeout, on_change)
+
+    def _wait_for(
+        self,
+        name: str,
+        found: Callable[[GenericNamespacedResource], T | None],
+        failed: str,
+        timeout: timedelta,
+        on_change: Callable[[str], None],
+    ) -> T:
+        """What `found` finds in a job, sooner or later."""
         shown, away = "", ""
         for _ in _until(timeout):
             try:
-                conditions = self.conditions(name)
+                job = self.existing(name)
+                if (there := found(job)) is not None:
+                    return there
             except ApiServerAwayError as error:
                 away = f": {error}"
                 sentence = f"the API server at {self._server} does not answer; waiting for it"
             else:
-                away = ""
-                if ended := [c for c in conditions if c.type in ("Succeeded", "Failed")]:
-                    return ended[-1]
-                waiting = [c for c in conditions if c.type == "WaitingForCapacity"]
-                current = (waiting or conditions or [Condition("Submitted", "", "")])[-1]
-                sentence = current.type + (f": {current.message}" if current.message else "")
+                away, sentence = "", _state_of(job)
             if sentence != shown:
                 on_change(sentence)
                 shown = sentence
         raise JobError(
-            f"ElasticJob {name} did not end within {timeout}"
+            f"ElasticJob {name} {failed} within {timeout}"
             + (away or f"; last state: {shown}. Look: kubectl -n {self.namespace} describe elasticjob {name}")
         )
 
@@ -278,6 +423,19 @@ class Jobs:
         """
         with self._plain(f"{what} cannot be listed"):
             return list(self._client.list(Pod, namespace=namespace, labels={**labels}))
+
+    def events(self, name: str) -> list[Event]:
+        """What Kubernetes' parts said about a job and its workers in the last hour, the oldest first."""
+        with self._plain(f"the events of ElasticJob {name} cannot be listed"):
+            every = self._client.list(Event, namespace=self.namespace)
+            own = [event for event in every if _is_about(event, name)]
+        return sorted(own, key=last_seen)
+
+    def logs(self, name: str) -> list[list[LogLine]]:
+        """What each worker of a job has written until now; workers that have not started are left out."""
+        with self._plain(f"the logs of ElasticJob {name} cannot be read"):
+            started = [pod for pod in self.workers(name) if any(_containers_with_logs(pod))]
+            return [list(_read(self._client, self.namespace, pod)) for pod in started]
 
     def follow(self, name: str) -> Follower:
         """Begin to read the progress lines of all workers of a job, those that come later included."""
@@ -325,23 +483,163 @@ class Jobs:
             ) from None
 
 
-class Follower:
+def _state_of(job: GenericNamespacedResource) -> str:
+    """A job's state in a sentence: what it waits for, where it waits."""
+    status: Any = job.status or {}
+    held = {c["type"]: c for c in status.get("conditions") or []}
+    conditions = Jobs.conditions_of(job)
+    waiting = [condition for condition in conditions if condition.type == "WaitingForCapacity"]
+    current = (waiting or conditions or [Condition("Submitted", "", "")])[-1]
+    message = current.message
+    if not waiting and held.get("Running", {}).get("status") == "False":
+        message = held["Running"].get("message") or message
+    return current.type + (f": {message}" if message else "")
+
+
+def ended(job: GenericNamespacedResource) -> Condition | None:
+    """How a job has ended; None while it lives."""
+    ends = [condition for condition in Jobs.conditions_of(job) if condition.type in ("Succeeded", "Failed")]
+    return ends[-1] if ends else None
+
+
+def last_seen(event: Event) -> datetime:
+    """When an event happened the last time."""
+    times = [event.lastTimestamp, event.eventTime, event.metadata.creationTimestamp if event.metadata else None]
+    return max((time for time in times if time is not None), default=datetime.min.replace(tzinfo=UTC))
+
+
+def _is_about(event: Event, job: str) -> bool:
+    about = event.involvedObject
+    if about.kind == KIND:
+        return about.name == job
+    return about.kind == "Pod" and (about.name or "").startswith(f"{job}-worker-")
+
+
+def _is_current(job: GenericNamespacedResource) -> bool:
+    """Whether the controller's status answers the job as it is now."""
+    status: Any = job.status or {}
+    now = job.metadata.generation if job.metadata else None
+    return now is None or status.get("observedGeneration", 0) >= now
+
+
+class Logs:
     """Reads the logs of a job's workers as they are written, each worker in a thread of its own."""
 
-    def __init__(self, jobs: Jobs, name: str) -> None:
-        self._jobs, self._name = jobs, name
-        self._events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
+    def __init__(self, jobs: Jobs, name: str, take: Callable[[LogLine], None]) -> None:
+        """Begin to read; workers that come later are included.
+
+        Args:
+            jobs: where the job is.
+            name: the job.
+            take: given each line once, the past first; those of one worker come in their order, and those of different
+                workers from different threads.
+        """
+        self._jobs, self._name, self._take = jobs, name, take
+        self._positions: dict[str, tuple[str, int]] = {}
+        """By container: the time of the last line that was taken, and how many of that time were."""
         self._reading: set[str] = set()
         self._ended: set[str] = set()
-        self._lines: dict[str, set[str]] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._watch_workers, daemon=True, name=f"workers of {name}").start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped.set()
+
+    def has_read_to_the_end(self, pod: Pod) -> bool:
+        """Whether every line of a pod has been taken, because its container has ended."""
+        return all(identity in self._ended for identity, _ in _containers_with_logs(pod))
+
+    def _watch_workers(self) -> None:
+        with self._jobs.new_client() as client:
+            while not self._stopped.is_set():
+                # Where the API server is restarting, the next look finds them again.
+                with contextlib.suppress(*_REQUEST_ERRORS):
+                    for pod in client.list(Pod, namespace=self._jobs.namespace, labels={JOB_LABEL: self._name}):
+                        self._read_containers(pod)
+                self._stopped.wait(_POLL.total_seconds())
+
+    def _read_containers(self, pod: Pod) -> None:
+        for identity, runs in _containers_with_logs(pod):
+            if identity in self._reading or identity in self._ended:
+                continue
+            self._reading.add(identity)
+            threading.Thread(target=self._read_log, args=(pod, identity, runs), daemon=True).start()
+
+    def _read_log(self, pod: Pod, identity: str, runs: bool) -> None:
+        """Read a container's log to its end, or until the stream breaks: then it is read again.
+
+        A stream may also end as if it were the log's end, when the API server is told to stop. So it is the end only
+        for a container that had ended before.
+        """
+        try:
+            with self._jobs.new_client() as client:
+                for line in self._new(identity, _read(client, self._jobs.namespace, pod, follow=True)):
+                    if self._stopped.is_set():
+                        return
+                    self._take(line)
+            if not runs:
+                self._ended.add(identity)
+        except (*_REQUEST_ERRORS, JobError):
+            pass  # the next look finds the container again, if it still is there
+        finally:
+            self._reading.discard(identity)
+
+    def _new(self, identity: str, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """What was not taken yet, of a log that is read from its beginning.
+
+        By time, not by number: the node may have put the oldest lines aside meanwhile.
+        """
+        last, known = self._positions.get(identity, ("", 0))
+        beyond = not last
+        for line in lines:
+            if not beyond:
+                if line.moment < last:
+                    continue
+                if line.moment == last and known > 0:
+                    known -= 1
+                    continue
+                beyond = True
+            if line.moment:
+                moment, number = self._positions.get(identity, ("", 0))
+                self._positions[identity] = (line.moment, number + 1 if line.moment == moment else 1)
+            yield line
+
+
+def _read(client: lightkube.Client, namespace: str, pod: Pod, **options: Any) -> Iterator[LogLine]:
+    name = name_of(pod)
+    for line in client.log(
+        name, namespace=namespace, container=main_container(pod), timestamps=True, newlines=False, **options
+    ):
+        yield LogLine.read(name, line)
+
+
+def main_container(pod: Pod) -> str:
+    """The container of a worker in which the launcher runs: the one of that name, else the first."""
+    names = [container.name for container in pod.spec.containers] if pod.spec else []
+    return WORKER_CONTAINER if WORKER_CONTAINER in names or not names else names[0]
+
+
+def _containers_with_logs(pod: Pod) -> Iterator[tuple[str, bool]]:
+    """The main container's run of a pod, and whether it goes on; nothing where it has not started."""
+    main = main_container(pod)
+    for container in (pod.status.containerStatuses or []) if pod.status else []:
+        if container.containerID and container.name == main:
+            yield container.containerID, container.state is not None and container.state.running is not None
+
+
+class Follower:
+    """The progress lines of a job's workers, as they are written."""
+
+    def __init__(self, jobs: Jobs, name: str) -> None:
+        self._events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
+        self._logs = Logs(jobs, name, self._take)
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
+        self._logs.stop()
 
     def events(self, timeout: timedelta) -> Iterator[Progress]:
         """Progress lines as they arrive, those of the past first; ends when the timeout has passed.
@@ -355,45 +653,9 @@ class Follower:
             except queue.Empty:
                 continue
 
-    def _watch_workers(self) -> None:
-        with self._jobs.new_client() as client:
-            while not self._stopped.is_set():
-                # Where the API server is restarting, the next look finds them again.
-                with contextlib.suppress(*_REQUEST_ERRORS):
-                    for pod in client.list(Pod, namespace=self._jobs.namespace, labels={JOB_LABEL: self._name}):
-                        self._read_containers(pod)
-                self._stopped.wait(_POLL.total_seconds())
-
-    def _read_containers(self, pod: Pod) -> None:
-        for container in (pod.status.containerStatuses or []) if pod.status else []:
-            identity = container.containerID
-            if not identity or identity in self._reading or identity in self._ended:
-                continue
-            self._reading.add(identity)
-            runs = container.state is not None and container.state.running is not None
-            threading.Thread(target=self._read_log, args=(name_of(pod), identity, runs), daemon=True).start()
-
-    def _read_log(self, pod: str, identity: str, runs: bool) -> None:
-        """Read a container's log to its end, or until the stream breaks: then it is read again, known lines left out.
-
-        A stream may also end as if it were the log's end, when the API server is told to stop. So it is the end only
-        for a container that had ended before.
-        """
-        known = self._lines.setdefault(identity, set())
-        try:
-            with self._jobs.new_client() as client:
-                for line in client.log(pod, namespace=self._jobs.namespace, container=WORKER_CONTAINER, follow=True):
-                    if self._stopped.is_set():
-                        return
-                    if line not in known and (event := parse_progress(pod, line)):
-                        known.add(line)
-                        self._events.put(event)
-            if not runs:
-                self._ended.add(identity)
-        except (*_REQUEST_ERRORS, JobError):
-            pass  # the next look finds the container again, if it still is there
-        finally:
-            self._reading.discard(identity)
+    def _take(self, line: LogLine) -> None:
+        if event := parse_progress(line.pod, line.text):
+            self._events.put(event)
 
 
 def _until(timeout: timedelta) -> Iterator[None]:

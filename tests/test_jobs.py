@@ -412,8 +412,12 @@ def test_a_server_elsewhere_is_asked_through_the_proxy(
     assert Jobs(Access(kubeconfig(tmp_path, "http://cluster.example"), None, REMEDY), "research").all() == []
 
 
-def lines(*events: tuple[str, float]) -> str:
-    return "".join(json.dumps({"trainyard": event, "time": at, "step": 1}) + "\n" for event, at in events)
+def lines(*events: tuple[str, int]) -> str:
+    """A log with times, as an API server sends it."""
+    return "".join(
+        f"2026-11-30T00:00:{at:02}Z " + json.dumps({"trainyard": event, "time": at, "step": 1}) + "\n"
+        for event, at in events
+    )
 
 
 def read(follower: Follower, count: int, timeout: float = 120.0) -> list[tuple[str, str, float]]:
@@ -433,7 +437,7 @@ def test_each_line_is_told_once_though_the_stream_breaks(jobs: Jobs, server: Api
         + [listed(pod("a", "x", "terminated"), pod("b", "y", "terminated"))]
     )
     server.answers[f"GET {PODS}/a/log"] = [
-        (200, "hello\n" + lines(("step", 1))),
+        (200, "2026-11-30T00:00:00.5Z hello\n" + lines(("step", 1))),
         (500, failure(500, "the node is away")),
         (200, lines(("step", 1), ("step", 2))),
         (200, lines(("step", 1), ("step", 2), ("finished", 3))),

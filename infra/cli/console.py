@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from infra.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -69,6 +73,25 @@ def show(shown: Table) -> None:
     between = 3 * len(shown.columns) - 1  # a space on each side of a column and between two, and the edges
     console.width = max(console.width, least + between)
     console.print(shown)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost.
+
+    Args:
+        question: ends with a question mark.
+        yes: it was answered with `--yes`.
+
+    Raises:
+        UsageError: there is nobody to ask.
+        typer.Exit: the answer is no.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():  # None: closed by who started this
+        raise UsageError(f"{question} There is no terminal to ask: add --yes.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.cli import example, options, policies, rehearse, report
-from infra.cli.console import Steps, print_json, row, show, stderr, stdout, table
+from infra.cli.console import Steps, confirm, print_json, row, show, stderr, stdout, table
 from infra.cli.workspace import ENGINES_OF_PULUMI, MUTATING, PREVIEWING, RehearsedWorkspace, Workspace
 from infra.errors import TrainyardError, UsageError
 from infra.wiring.scheduling import CAPACITY_LABEL, GPU_RESOURCE
@@ -171,7 +171,7 @@ def down(
     workspace = Workspace.open_to_remove(stack)
     workspace.require_outside_rehearsal()
     workspace.require_unprotected()
-    _confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
+    confirm(f"Remove stack {stack} with its jobs and checkpoints?", yes=yes)
     steps = Steps()
     result: dict[str, Any] = {"stack": stack}
     with workspace.changing(steps, wait=not no_wait):
@@ -364,15 +364,6 @@ def _delete_state(workspace: Workspace) -> None:
         (directory / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         directory.rmdir()
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():  # None: closed by who started this
-        raise UsageError(f"{question} There is no terminal to ask: add --yes.")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(1)
 
 
 def _status_document(cluster: ClusterStatus) -> dict[str, Any]:

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200), pytest.mark.xdist_
 TRAINYARD = Path(sys.executable).with_name("trainyard")
 EXAMPLE = CHECKOUT / "training/examples/digits.yaml"
 NUM_TRAINING_IMAGES = 1500
+GLOBAL_BATCH = 64
 EPOCHS = 5
 LONG_PACE = 0.4  # seconds a step: 48 for the job, in which a busy computer starts three commands, the drill among them
 VERY_LONG_PACE = 3.0  # for a job whose end nobody waits for
@@ -84,7 +85,11 @@ class Stack:
         return self.shell("kubectl " + " ".join(arguments))
 
     def job_file(self, name: str, **changes: Any) -> Path:
-        """The example job under another name, with checkpoints and a ledger of its own."""
+        """The example job under another name, with checkpoints and a ledger of its own.
+
+        `pace` and `epochs` are the program's; `container`, `pod` and `worker` change parts of the manifest, and all
+        others its spec.
+        """
         job = yaml.safe_load(EXAMPLE.read_text())
         job["metadata"]["name"] = name
         worker = job["spec"]["replicaSpecs"]["Worker"]
@@ -92,12 +97,15 @@ class Stack:
         replaced = {
             "--checkpoints": f"/checkpoints/{name}",
             "--ledger": f"/checkpoints/{name}.ledger",
-            "--epochs": str(EPOCHS),
+            "--epochs": str(changes.pop("epochs", EPOCHS)),
             "--step-seconds": str(changes.pop("pace", 0.12)),
         }
         kept = [argument for argument in container["args"] if argument.split("=")[0] not in replaced]
         container["args"] = kept + [f"{option}={value}" for option, value in replaced.items()]
         container.update(changes.pop("container", {}))
+        worker["template"]["spec"].update(changes.pop("pod", {}))
+        worker.update(changes.pop("worker", {}))
+        job["spec"]["replicaSpecs"]["Worker"] = {key: value for key, value in worker.items() if value is not None}
         job["spec"].update(changes)
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(job))
@@ -107,14 +115,24 @@ class Stack:
         jobs = {job["job"]: job for job in self.json("jobs")["jobs"]}
         return dict(jobs[name])
 
-    def assert_each_image_was_used_once_in_each_epoch(self, name: str) -> None:
-        """By the ledger: of a step that was made again, the last line counts."""
+    def steps_of(self, name: str) -> dict[int, list[int]]:
+        """The images of each step by the job's ledger: of a step that was made again, the last line counts."""
         (ledger,) = self.state.glob(f"volumes/*/{name}.ledger")
-        steps = {line["step"]: line["ids"] for line in map(json.loads, ledger.read_text().splitlines())}
+        return {line["step"]: line["ids"] for line in map(json.loads, ledger.read_text().splitlines())}
+
+    def world_of(self, name: str) -> int:
+        """How many workers made the job's latest step, by its logs; 0 where none was made."""
+        out, _ = self.start("logs", name, "--json").communicate(timeout=900)  # fails before a worker has written
+        lines = [line["text"] for line in json.loads(out)["lines"]] if out else []
+        steps = [json.loads(line) for line in lines if line.startswith('{"trainyard": "step"')]
+        return int(steps[-1]["world_size"]) if steps else 0
+
+    def assert_each_image_was_used_once_in_each_epoch(self, name: str, epochs: int = EPOCHS) -> None:
+        steps = self.steps_of(name)
         assert sorted(steps) == list(range(1, max(steps) + 1)), "a step is missing"
         used = [image for step in sorted(steps) for image in steps[step]]
-        assert len(used) == EPOCHS * NUM_TRAINING_IMAGES
-        for epoch in range(EPOCHS):
+        assert len(used) == epochs * NUM_TRAINING_IMAGES
+        for epoch in range(epochs):
             seen = used[epoch * NUM_TRAINING_IMAGES : (epoch + 1) * NUM_TRAINING_IMAGES]
             assert sorted(seen) == list(range(NUM_TRAINING_IMAGES)), f"epoch {epoch}"
 
@@ -281,6 +299,97 @@ def test_a_restarted_etcd_and_a_frozen_worker_are_survived(stack: Stack) -> None
 
     eventually("the thawed worker in a new world", is_back)
     stack.kubectl("delete", "elasticjob", "-n", "training", "faults")
+
+
+ONE_WORKER_A_NODE = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "labelSelector": {"matchLabels": {"elastic.pytorch.org/job-name": "story"}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+        ]
+    }
+}
+"""So that four workers fit the four nodes, of which three have a GPU."""
+
+
+@pytest.mark.timeout(2400)
+def test_a_job_is_scaled_suspended_and_disturbed_and_every_image_counts_once(stack: Stack) -> None:
+    """One job, from one worker to four, to two, to none, and to as many as there are nodes; its controller dies twice.
+
+    How long it trains is decided at the end: so nothing here depends on how fast the computer is.
+    """
+    job: dict[str, Any] = {
+        "minReplicas": 1,
+        "maxReplicas": 4,
+        "pod": {"affinity": ONE_WORKER_A_NODE},
+        "container": {"resources": {}},
+        "pace": 0.2,
+    }
+    without_end = 100_000
+
+    def trains_with(workers: int) -> None:
+        eventually(f"it trains with {workers}", lambda: stack.world_of("story") == workers, seconds=600)
+
+    def kill_the_controller() -> None:
+        controllers = ("-n", "trainyard-system", "-l", "app.kubernetes.io/name=elastic-controller")
+        stack.kubectl("delete", "pods", *controllers, "--grace-period=0", "--force", "--wait=false")
+
+    stack.run("submit", str(stack.job_file("story", **job, epochs=without_end, worker={"replicas": 1})))
+    log = stack.start("logs", "story", "--follow")
+    trains_with(1)
+    stack.run("scale", "story", "4", "--wait", "--timeout=600")
+    trains_with(4)
+
+    kill_the_controller()
+    stack.run("scale", "story", "2", "--wait", "--timeout=600")
+    trains_with(2)
+
+    stack.run("suspend", "story", "--wait")
+    (reason,) = stack.json("describe", "story")["waiting"]
+    assert (reason["cause"], reason["next"]) == ("suspended", "trainyard resume story")
+    made = len(stack.steps_of("story"))
+    stack.run("resume", "story", "--wait")
+    trains_with(2)
+    assert len(stack.steps_of("story")) > made
+
+    # What `scale` has changed is not the file's any more, so the file leaves it out.
+    as_many_as_fit = {"scaling": {"mode": "Capacity"}}
+    stack.run(
+        "submit", str(stack.job_file("story", **job, epochs=without_end, **as_many_as_fit, worker={"replicas": None}))
+    )
+    trains_with(4)
+    assert "spec.scaling.mode is Capacity" in stack.run("scale", "story", "3", code=1)[1]
+    drill = stack.start("drill", "spot", "--job", "story", "--no-wait", "--json")
+    kill_the_controller()
+    out, err = drill.communicate(timeout=900)
+    assert drill.returncode == 0, out + err
+    assert json.loads(out)["victim"] not in stack.kubectl("get", "nodes", "-o", "name")
+    trains_with(4)
+
+    stack.run("suspend", "story", "--wait")
+    steps_of_an_epoch = -(-NUM_TRAINING_IMAGES // GLOBAL_BATCH)
+    epochs = max(stack.steps_of("story")) // steps_of_an_epoch + 1
+    job |= {"pace": 0.0, "epochs": epochs}
+    path = str(stack.job_file("story", **job, **as_many_as_fit, worker={"replicas": None}))
+    stack.run("submit", path)
+    stack.run("resume", "story")
+    assert stack.json("submit", path, "--wait")["jobs"][0]["state"] == "Succeeded"
+    stack.assert_each_image_was_used_once_in_each_epoch("story", epochs)
+
+    told, err = log.communicate(timeout=900)
+    assert log.returncode == 0, err
+    assert {line.partition(" | ")[0].partition(" ")[2].strip() for line in told.splitlines()} >= {
+        "rank 0",
+        "rank 1",
+        "rank 2",
+        "rank 3",
+    }
+    assert '{"trainyard": "finished"' in told
+    assert stack.run("logs", "story", "--tail", "1")[0].count("\n") == 1
+    stack.run("cancel", "story", "--yes", "--wait")
+    assert "story" not in {row["job"] for row in stack.json("jobs")["jobs"]}
 
 
 def test_the_control_plane_is_restarted_in_the_middle_of_a_job_without_loss(stack: Stack) -> None:

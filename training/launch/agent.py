@@ -208,6 +208,8 @@ class Agent(AgentBase):
                 self._handler.check_that_others_left(error)
             else:
                 self.recorder.mark("rendezvous")
+                ranks = [worker.global_rank for worker in worker_group.workers]
+                emit("ranks", generation=self._handler.generation, ranks=ranks)
                 return
 
     def _pause(self) -> None:

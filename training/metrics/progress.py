@@ -12,6 +12,7 @@ seconds since the epoch by this node's clock.
 | metrics    | worker           | port, rank: where it answers Prometheus (`training.metrics.worker`)       |
 | finished   | rank 0           | step, accuracy, loss, samples; what the last evaluation has found         |
 | rendezvous | every launcher   | generation, world_size, seconds; when a world is complete                 |
+| ranks      | every launcher   | generation, ranks of this node's workers in it: `trainyard logs` shows them |
 | recovery   | every launcher   | cause, seconds per phase, the new world: see `training.metrics.recovery`  |
 | notice     | launcher, worker | message and what else is known; something happened that may end a process |
 """
