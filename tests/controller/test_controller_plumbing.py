@@ -27,7 +27,7 @@ from training.controller import lease as lease_module
 from training.controller.api import ElasticJob, Reason
 from training.controller.client import CONNECTIONS, Api, Object, RateLimit
 from training.controller.events import EventFilter
-from training.controller.executor import Executor, RefusedError, job_record, summarised
+from training.controller.executor import Executor, RefusedError, summarised
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
 from training.controller.main import JsonFormatter, default_address
@@ -35,6 +35,7 @@ from training.controller.metrics import Histogram
 from training.controller.planner import DeletePod, Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
+from training.controller.served import ELASTIC
 from training.controller.store import Store
 from training.controller.watch import Informer
 
@@ -263,7 +264,7 @@ class TestInformer:
 
 class TestStore:
     def test_a_node_is_lost_only_if_it_was_there(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         store.nodes.put({"metadata": {"name": "seen", "resourceVersion": "1"}})
         listed = store.nodes.listed_at = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
         early, late = listed - timedelta(minutes=1), listed + timedelta(seconds=1)
@@ -280,14 +281,14 @@ class TestStore:
         assert store.lost_nodes(pods) == {"gone before the list"}
 
     def test_nodes_that_no_pod_names_are_forgotten(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         for number in range(10):
             store.nodes.put({"metadata": {"name": f"spot-{number}", "resourceVersion": "1"}})
             store.nodes.drop(f"spot-{number}")
         assert store._lost_nodes == {"spot-9"}
 
     def test_what_workers_take_of_nodes_is_summed_until_they_end(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "500m"}}}
         for name, phase in (("a", "Running"), ("b", "Pending"), ("c", "Succeeded")):
             one = pod(name, 1)
@@ -297,7 +298,7 @@ class TestStore:
 
     def test_a_node_that_opens_is_told_to_jobs_that_look_for_room(self) -> None:
         due: list[str] = []
-        store = Store(cast("Api", None), job_record, lambda key, _: due.append(key))
+        store = Store(cast("Api", None), ELASTIC, lambda key, _: due.append(key))
         for name, scaling in (("steady", {"mode": "Manual"}), ("probing", {"mode": "Capacity", "growth": "Probe"})):
             spec = {"rdzvEndpoint": "e", "scaling": scaling, "replicaSpecs": {"Worker": {"template": {}}}}
             store.jobs.put(
@@ -310,7 +311,7 @@ class TestStore:
         assert due == ["n/probing"]
 
     def test_the_time_of_a_notice_is_kept_until_it_is_withdrawn_or_the_node_has_gone(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         taint = {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}}
         for version, spec, noticed in ((1, {}, False), (2, taint, True), (3, {}, False), (4, taint, True)):
             store.nodes.put({"metadata": {"name": "a", "resourceVersion": str(version)}, **spec})
@@ -320,7 +321,7 @@ class TestStore:
 
     def test_an_edit_is_told_apart_from_a_status_write(self) -> None:
         edited: list[str] = []
-        store = Store(cast("Api", None), job_record, lambda *_: None, edited=edited.append)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None, edited=edited.append)
         for version, generation in ((1, 1), (2, 1), (3, 2)):
             metadata = {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": str(version)}
             spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}
@@ -328,7 +329,7 @@ class TestStore:
         assert edited == ["n/j"]
 
     def test_a_pod_that_changes_its_job_leaves_the_first(self) -> None:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         store.pods.put(pod("a", 1))
         moved = pod("a", 2)
         moved["metadata"]["labels"] = {"job-name": "other"}
@@ -337,7 +338,7 @@ class TestStore:
         assert [p.uid for p in store.pods_of("n/other")] == ["u"]
 
     def test_a_job_that_cannot_be_read_keeps_the_reason(self) -> None:
-        record = job_record(
+        record = ELASTIC.record(
             {"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": {}}
         )
         assert record.job is None
@@ -405,7 +406,7 @@ def test_a_deletion_that_is_answered_without_a_version_is_left_to_the_watch() ->
         async def delete(self, *_: object, **__: object) -> Object:
             return {"kind": "Pod", "metadata": {"name": "j-worker-0", "namespace": "n"}}
 
-    store = Store(cast("Api", None), job_record, lambda *_: None)
+    store = Store(cast("Api", None), ELASTIC, lambda *_: None)
     store.pods.put(pod("j-worker-0", 1))
     executor = Executor(cast("Api", Late()), store, "me")
     run(executor._delete_pod("n", DeletePod("j-worker-0", "u", "not wanted")))
@@ -417,7 +418,7 @@ class TestNamesThatAreTaken:
 
     @staticmethod
     def executor(owner: str | None) -> tuple[Executor, Store, ElasticJob]:
-        store = Store(cast("Api", None), job_record, lambda *_: None)
+        store = Store(cast("Api", None), ELASTIC, lambda *_: None)
         found = pod("j-worker-0", 7)
         found["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}]
         spec = {"rdzvEndpoint": "e", "replicaSpecs": {"Worker": {"template": {}}}}

@@ -595,6 +595,12 @@ class ElasticJobStatus(_Model):
         return self.is_true(ConditionType.SUCCEEDED) or self.is_true(ConditionType.FAILED)
 
 
+def dumped(status: ElasticJobStatus) -> dict[str, Any]:
+    """A status as it is written; what is empty is left out."""
+    written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {key: value for key, value in written.items() if value not in ([], {})}
+
+
 def _own_annotations(annotations: Any) -> Any:
     """Without what other programs wrote there; kubectl leaves whole manifests."""
     if not isinstance(annotations, dict):
@@ -673,6 +679,11 @@ class ElasticJob(_Model):
     def finished_with(self, succeeded: Collection[int]) -> bool:
         """Whether the training has finished when the replicas of these numbers have succeeded."""
         return bool(succeeded)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the job is left to another program that serves jobs of its kind, where one runs."""
+        return False
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from lightkube.generic_resource import (
     create_api_info,
 )
 
+from training.controller import pytorchjob
 from training.controller.api import GROUP, KIND, PLURAL, VERSION, GangScheduler
 from training.controller.gang import GANG_APIS
 from training.controller.gang import PLURAL as POD_GROUPS_PLURAL
@@ -58,6 +59,26 @@ class JobStatus(GenericNamespacedStatus):
         resource=ResourceDef(GROUP, VERSION, KIND),
         parent=ResourceDef(GROUP, VERSION, KIND),
         plural=PLURAL,
+        verbs=["get", "patch", "put"],
+        action="status",
+    )
+
+
+class PyTorchJob(GenericNamespacedResource):
+    """A PyTorchJob."""
+
+    _api_info: ApiInfo = create_api_info(
+        pytorchjob.GROUP, pytorchjob.VERSION, pytorchjob.PYTORCH_KIND, pytorchjob.PLURAL
+    )
+
+
+class PyTorchJobStatus(GenericNamespacedStatus):
+    """The status subresource of a PyTorchJob."""
+
+    _api_info: ApiInfo = ApiInfo(
+        resource=ResourceDef(pytorchjob.GROUP, pytorchjob.VERSION, pytorchjob.PYTORCH_KIND),
+        parent=ResourceDef(pytorchjob.GROUP, pytorchjob.VERSION, pytorchjob.PYTORCH_KIND),
+        plural=pytorchjob.PLURAL,
         verbs=["get", "patch", "put"],
         action="status",
     )
@@ -124,7 +145,9 @@ POD_GROUPS: Mapping[GangScheduler, type[PodGroup]] = {
     GangScheduler.SCHEDULER_PLUGINS: SchedulerPluginsPodGroup,
 }
 
-Resource = type[Job | JobStatus | Pod | Service | Node | Event | Deployment | Lease | PodGroup]
+Resource = type[
+    Job | JobStatus | PyTorchJob | PyTorchJobStatus | Deployment | Pod | Service | Node | Event | Lease | PodGroup
+]
 Object = dict[str, Any]
 
 

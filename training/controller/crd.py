@@ -58,7 +58,7 @@ _REPLICA_SPECS_RULES: list[dict[str, str]] = [
     {"rule": "'Worker' in self", "message": "replicaSpecs needs the key Worker"},
 ]
 
-_NAME_RULES: list[dict[str, str]] = [
+NAME_RULES: list[dict[str, str]] = [
     {
         "rule": f"self.metadata.name.size() <= {MAX_NAME_LENGTH}",
         "message": f"metadata.name must have at most {MAX_NAME_LENGTH} characters: worker host names are made from it "
@@ -111,7 +111,7 @@ def custom_resource_definition() -> dict[str, Any]:
             "spec": spec,
             "status": structural_schema(ElasticJobStatus),
         },
-        "x-kubernetes-validations": _NAME_RULES,
+        "x-kubernetes-validations": NAME_RULES,
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

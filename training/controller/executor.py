@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
-from pydantic import ValidationError
 
 from training.controller import client, pods
-from training.controller.api import FINALIZER, MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
+from training.controller.api import FINALIZER, KIND, MANAGED_BY, ElasticJob, ElasticJobStatus, GangScheduler, Reason
 from training.controller.client import CONFLICT, CONNECTIONS, FORBIDDEN, NOT_FOUND, Api, Object, code_of, explain
 from training.controller.events import EventFilter
 from training.controller.gang import GANG_APIS, NO_GROUP
@@ -38,8 +37,8 @@ from training.controller.planner import (
     leave_to_deletion,
     plan,
 )
-from training.controller.records import pod_record
-from training.controller.store import JobRecord, Store
+from training.controller.served import ELASTIC, Served
+from training.controller.store import Store
 
 PODS_PER_PASS = 500  # as many as Kubernetes' own Job controller creates in one sync
 
@@ -66,8 +65,16 @@ class Pass:
 class Executor:
     """Plans one job at a time and carries the plan out."""
 
-    def __init__(self, api: Api, store: Store, identity: str, login: pods.RendezvousLogin | None = None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        store: Store,
+        identity: str,
+        login: pods.RendezvousLogin | None = None,
+        served: Served = ELASTIC,
+    ) -> None:
         self._api = api
+        self._served = served
         self._login = login
         self._store = store
         self._identity = identity
@@ -103,6 +110,9 @@ class Executor:
             log.error("this job cannot be read: %s", record.error, extra={"job": key})
             return Pass()
         job = record.job
+        if (rival := self._store.rival_of(job)) is not None:
+            await self._give_way(job, rival)
+            return Pass()
         if key not in self._caught_up:
             if int(job.status.pods_version or 0) > self._store.pods.reached:
                 return Pass(NEWS_PAUSE)  # pods may be gone that are still known here and whose end is counted
@@ -136,9 +146,9 @@ class Executor:
     async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
         if status == job.status:
             return
-        written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        written = self._served.status_body(job, status)
         answer = await self._api.apply(
-            client.JobStatus,
+            self._served.status,
             {
                 "apiVersion": job.api_version,
                 "kind": job.kind,
@@ -150,9 +160,16 @@ class Executor:
                     "uid": job.metadata.uid,
                     "resourceVersion": job.metadata.resource_version,
                 },
-                "status": {key: value for key, value in written.items() if value not in ([], {})},
+                "status": written,
             },
         )
+        memory = self._served.memory
+        if memory is not None and memory not in answer.get("status", {}):
+            raise RefusedError(
+                f"the definition of {job.kind} in this cluster is another's: it drops status.{memory}, without which "
+                "no job can be looked after. Remove it, so that the stack can bring its own, or unset its setting "
+                "controller.pytorchJobs"
+            )
         self._store.jobs.put(answer)
 
     async def _carry_out(self, key: str, job: ElasticJob, result: Plan) -> None:
@@ -179,7 +196,7 @@ class Executor:
         finally:  # replacements come first, but a namespace that is on its way out refuses them for ever
             await self._together([self._release_pod(job.metadata.namespace, action) for action in releases])
         if any(isinstance(action, DeleteJob) for action in others):
-            await self._delete(client.Job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
+            await self._delete(self._served.job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
             log.info("deleted the job: its time to live is over", extra={"job": key})
 
     async def _create_pods(self, key: str, job: ElasticJob, creations: Sequence[CreatePod]) -> None:
@@ -204,7 +221,7 @@ class Executor:
         self._create_errors.pop(key, None)
 
     async def _create_pod(self, key: str, job: ElasticJob, action: CreatePod) -> None:
-        manifest = pods.worker_pod(job, action.index, action.generation, action.nnodes, self._login)
+        manifest = self._served.pod(job, action.index, action.generation, action.nnodes, self._login)
         try:
             created = await self._api.create(client.Pod, manifest)
         except httpx2.HTTPStatusError as error:
@@ -226,7 +243,7 @@ class Executor:
             if code_of(error) != NOT_FOUND:
                 raise
             raise RefusedError(f"pod {name} existed a moment ago") from error
-        if pod_record(found).owner_uid != job.metadata.uid:
+        if self._served.pod_record(found).owner_uid != job.metadata.uid:
             self._names_taken.setdefault(key, set()).add(name)
             raise RefusedError(f"pod {name} exists and is not of this job: another name is taken")
         return found
@@ -259,7 +276,7 @@ class Executor:
     async def _exists(self, namespace: str, name: str) -> bool:
         """Whether there is a job of a name: news of jobs may be later than news of their pods."""
         try:
-            await self._api.get(client.Job, namespace, name)
+            await self._api.get(self._served.job, namespace, name)
         except httpx2.HTTPStatusError as error:
             if code_of(error) != NOT_FOUND:
                 raise
@@ -301,7 +318,7 @@ class Executor:
         if isinstance(action, DeleteService):
             await self._delete(client.Service, namespace, action.name)
         elif isinstance(action, CreateService):
-            manifest = pods.headless_service(job)
+            manifest = self._served.service(job)
             try:
                 created = await self._api.create(client.Service, manifest)
             except httpx2.HTTPStatusError as error:
@@ -376,6 +393,15 @@ class Executor:
             self._create_errors[job.key] = message
             self._tell(job, [Event("Warning", Reason.POD_GROUP_REFUSED, message)])
         return RefusedError(message)
+
+    async def _give_way(self, job: ElasticJob, rival: str) -> None:
+        """The job is another's, and so are its pods, which nobody else would let go."""
+        held = [ReleasePod(pod.name, pod.uid) for pod in self._store.pods_of(job.key) if pod.held]
+        await self._together([self._release_pod(job.metadata.namespace, action) for action in held])
+        if self._told.get(job.key) != job.metadata.uid and not job.status.ended:
+            self._told[job.key] = job.metadata.uid
+            message = f"Deployment {rival} serves this job, so Trainyard's controller leaves it alone"
+            self._tell(job, [Event("Normal", Reason.TRAINING_OPERATOR_FOUND, message)])
 
     def _service_name_taken(self, job: ElasticJob, name: str) -> None:
         if (
@@ -463,7 +489,7 @@ class Executor:
                 "resourceVersion": job.metadata.resource_version,
             },
             "type": event.type,
-            "reason": str(event.reason),
+            "reason": str(event.reason).replace(KIND, job.kind),
             "message": event.message[:1000],
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
@@ -483,18 +509,6 @@ def summarised(events: Sequence[Event], most: int = 3) -> list[Event]:
             same if len(same) <= most else [Event(kind, reason, f"{len(same)} times, first: {same[0].message}")]
         )
     return result
-
-
-def job_record(obj: Object) -> JobRecord:
-    """The record of an ElasticJob object; one that cannot be read keeps the reason."""
-    metadata = obj["metadata"]
-    version = int(metadata["resourceVersion"])
-    try:
-        return JobRecord(ElasticJob.model_validate(obj), version)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return JobRecord(None, version, f"{where}: {first['msg']}")
 
 
 def _names(actions: Sequence[CreatePod | DeletePod], most: int = 4) -> str:

@@ -22,14 +22,14 @@ from lightkube.core.exceptions import ConfigError
 from training.controller import client
 from training.controller.api import FINALIZER
 from training.controller.client import CONFLICT, NOT_FOUND, Api, code_of, explain
-from training.controller.executor import Executor, RefusedError, job_record
+from training.controller.executor import Executor, RefusedError
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
 from training.controller.metrics import Histogram, metric
 from training.controller.pods import RendezvousLogin
 from training.controller.queue import KeyQueue
-from training.controller.rbac import LEASE_NAME
 from training.controller.records import KNOWN_NOTICES, Notices
+from training.controller.served import ELASTIC, PYTORCH, Served
 from training.controller.store import Store
 
 log = logging.getLogger("training.controller")
@@ -73,13 +73,15 @@ class Controller:
         login: RendezvousLogin | None = None,
         notices: Notices = KNOWN_NOTICES,
         deployment: str | None = None,
+        served: Served = ELASTIC,
     ) -> None:
         self._api = api
         self._deployment = deployment
+        self._served = served
         self._queue = KeyQueue()
-        self._store = Store(api, job_record, self._due, namespace, self._edited, notices)
-        self._executor = Executor(api, self._store, identity, login)
-        self._lease = LeaderLease(api, lease_namespace, LEASE_NAME, identity)
+        self._store = Store(api, served, self._due, namespace, self._edited, notices)
+        self._executor = Executor(api, self._store, identity, login, served)
+        self._lease = LeaderLease(api, lease_namespace, served.lease, identity)
         self._leading = False
         self._errors = 0
         self._passes = Histogram("trainyard_pass_seconds", "Time of a pass over a job, with its calls.")
@@ -203,7 +205,12 @@ class Controller:
             jobs[phase] = jobs.get(phase, 0) + 1
         lines = [
             metric("trainyard_controller_leader", "gauge", "1 while this process leads.", {"": int(self._leading)}),
-            metric("trainyard_elasticjobs", "gauge", "Jobs by phase.", {f'phase="{k}"': v for k, v in jobs.items()}),
+            metric(
+                f"trainyard_{self._served.gauge}",
+                "gauge",
+                "Jobs by phase.",
+                {f'phase="{k}"': v for k, v in jobs.items()},
+            ),
             metric("trainyard_worker_pods", "gauge", "Worker pods known.", {"": len(self._store.pods.all())}),
             metric("trainyard_workers_missing", "gauge", "Workers wanted that are not ready.", {"": missing}),
             metric("trainyard_queue_length", "gauge", "Jobs waiting to be looked at.", {"": len(self._queue)}),
@@ -232,7 +239,7 @@ class Controller:
             str(self._passes),
             str(self._executor.replacements),
         ]
-        return "".join(lines)
+        return "".join(lines).replace(ELASTIC.metrics, self._served.metrics)
 
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
@@ -277,6 +284,11 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
             metavar="NAME",
             help=f"{meaning} that announces a node's end, besides those that are known; can be given several times",
         )
+    parser.add_argument(
+        "--pytorch-jobs",
+        action="store_true",
+        help="serve PyTorchJobs (kubeflow.org/v1) too, where no training operator runs",
+    )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     args = parser.parse_args(argv)
     if bool(args.rendezvous_secret) != bool(args.rendezvous_host):
@@ -321,23 +333,31 @@ def _complain(sentence: str) -> None:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    kinds = (ELASTIC, PYTORCH) if args.pytorch_jobs else (ELASTIC,)
     try:
-        api = Api()
+        apis = [Api() for _ in kinds]  # each with connections and a limit of its own: neither waits for the other
     except (ConfigError, OSError, KeyError) as error:
         _complain(f"no cluster to connect to: {error}. Run it in a cluster, or set KUBECONFIG to a kubeconfig file")
         return EXIT_USAGE
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     login = RendezvousLogin(args.rendezvous_secret, args.rendezvous_host) if args.rendezvous_secret else None
-    controller = Controller(
-        api,
-        namespace=args.namespace,
-        lease_namespace=args.lease_namespace or api.namespace,
-        identity=identity,
-        login=login,
-        notices=notices_of(args),
-        deployment=args.deployment,
+    controllers = [
+        Controller(
+            api,
+            namespace=args.namespace,
+            lease_namespace=args.lease_namespace or api.namespace,
+            identity=identity,
+            login=login,
+            notices=notices_of(args),
+            deployment=args.deployment,
+            served=served,
+        )
+        for api, served in zip(apis, kinds, strict=True)
+    ]
+    health = HealthServer(
+        lambda: all(controller.ready for controller in controllers),
+        lambda: "".join(controller.metrics() for controller in controllers),
     )
-    health = HealthServer(lambda: controller.ready, controller.metrics)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -348,13 +368,17 @@ async def _run(args: argparse.Namespace) -> int:
         _complain(
             f"cannot listen on {args.metrics_address}:{args.metrics_port}: {error}. Choose another with --metrics-port"
         )
-        await api.close()
+        for api in apis:
+            await api.close()
         return EXIT_USAGE
     log.info("started", extra={"identity": identity, "port": port, "namespace": args.namespace or "all"})
     try:
-        await controller.run(stop)
+        async with asyncio.TaskGroup() as group:
+            for controller in controllers:
+                group.create_task(controller.run(stop))
     finally:
         health.close()
-        await api.close()
+        for api in apis:
+            await api.close()
     log.info("stopped")
     return 0

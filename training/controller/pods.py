@@ -133,7 +133,7 @@ def worker_pod(
     spec["subdomain"] = job.service_name
     _launcher_settings(main_container(spec), job, generation, nnodes)
     if login is not None and login.serves(job.spec.rdzv_endpoint):
-        _log_in(spec, login)
+        log_in(spec, login, main_container(spec))
     return pod
 
 
@@ -214,10 +214,10 @@ def headless_service(job: ElasticJob) -> dict[str, Any]:
     }
 
 
-def main_container(pod_spec: dict[str, Any]) -> dict[str, Any]:
-    """The container that runs the launcher: the one named `elasticjob-worker`, else the first."""
+def main_container(pod_spec: dict[str, Any], name: str = MAIN_CONTAINER) -> dict[str, Any]:
+    """The container that runs the launcher: the one of its name, else the first."""
     containers: list[dict[str, Any]] = pod_spec.get("containers") or [{}]
-    return next((container for container in containers if container.get("name") == MAIN_CONTAINER), containers[0])
+    return next((container for container in containers if container.get("name") == name), containers[0])
 
 
 def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: int, nnodes: str) -> None:
@@ -247,12 +247,11 @@ def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: i
     container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]
 
 
-def _log_in(spec: dict[str, Any], login: RendezvousLogin) -> None:
+def log_in(spec: dict[str, Any], login: RendezvousLogin, container: dict[str, Any]) -> None:
     """User, password and authority for the launcher, unless the user has set them.
 
     All of it optional: in a namespace without the Secret none of it is there, and the launcher says what etcd says.
     """
-    container = main_container(spec)
     env = list(container.get("env") or ())
     set_by_user = {variable.get("name") for variable in env}
     container["env"] = env + [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from training.controller import pytorchjob
 from training.controller.api import GROUP, PLURAL, GangScheduler
 from training.controller.gang import GANG_APIS
 from training.controller.gang import PLURAL as POD_GROUPS
@@ -13,13 +14,16 @@ LEASE_NAME = "trainyard-elastic-controller"
 """Name of the Lease for which the replicas of the controller compete."""
 DEPLOYMENT_NAME = "elastic-controller"
 """Name of the Deployment of the controller."""
+PYTORCH_LEASE_NAME = "trainyard-pytorchjob-controller"
+"""The same for PyTorchJobs, which are looked after independently."""
 
 
-def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
+def cluster_rules(gang: Collection[GangScheduler] = (), *, pytorch_jobs: bool = False) -> list[dict[str, Any]]:
     """Rules of the controller's ClusterRole, in the form of rbac.authorization.k8s.io/v1.
 
     Args:
         gang: schedulers that jobs may ask for in `schedulingPolicy.scheduler`.
+        pytorch_jobs: whether PyTorchJobs are served.
     """
     rules = [
         # get: whether a job is gone whose pods are left; delete: jobs whose ttlSecondsAfterFinished has run out
@@ -35,14 +39,22 @@ def cluster_rules(gang: Collection[GangScheduler] = ()) -> list[dict[str, Any]]:
     if groups:
         # get: whose PodGroup it is; patch: another number of members
         rules.append(_rule(groups, [POD_GROUPS], ["get", "create", "patch", "delete"]))
+    if pytorch_jobs:
+        rules += [
+            _rule(pytorchjob.GROUP, [pytorchjob.PLURAL], ["list", "watch", "get", "delete"]),
+            _rule(pytorchjob.GROUP, [f"{pytorchjob.PLURAL}/status"], ["patch"]),
+            # whether a training operator runs, whose jobs these would be
+            _rule("apps", ["deployments"], ["list", "watch"]),
+        ]
     return rules
 
 
-def lease_rules() -> list[dict[str, Any]]:
+def lease_rules(*, pytorch_jobs: bool = False) -> list[dict[str, Any]]:
     """Rules of the controller's Role in its own namespace, that of its Lease. Creation cannot be tied to a name."""
+    names = [LEASE_NAME, *([PYTORCH_LEASE_NAME] if pytorch_jobs else [])]
     return [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
-        _rule("coordination.k8s.io", ["leases"], ["get", "update"], names=[LEASE_NAME]),
+        _rule("coordination.k8s.io", ["leases"], ["get", "update"], names=names),
         # whether the controller is being removed for good, and must let worker pods go
         _rule("apps", ["deployments"], ["get"], names=[DEPLOYMENT_NAME]),
     ]

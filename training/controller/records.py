@@ -168,8 +168,8 @@ def parse_time(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def pod_record(pod: Mapping[str, Any]) -> PodRecord:
-    """The record of a pod object."""
+def pod_record(pod: Mapping[str, Any], main_container: str = MAIN_CONTAINER) -> PodRecord:
+    """The record of a pod object, whose worker is the container of that name, or the first."""
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels = meta.get("labels", {})
     owner: Mapping[str, Any] = next((ref for ref in meta.get("ownerReferences", ()) if ref.get("controller")), {})
@@ -180,7 +180,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord:
     disruption = target.get("reason", "DisruptionTarget") if target.get("status") == "True" else None
     if disruption is None and reason in DISRUPTION_POD_REASONS:
         disruption = reason
-    main = _main_container_status(spec, status)
+    main = _main_container_status(spec, status, main_container)
     terminated = main.get("state", {}).get("terminated") or {}
     waiting = main.get("state", {}).get("waiting") or {}
     last = main.get("lastState", {}).get("terminated") or {}
@@ -231,9 +231,9 @@ def merged_pod(old: PodRecord, new: PodRecord) -> PodRecord:
     return replace(new, deletion_requested=None) if old.finished else new
 
 
-def _main_container_status(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _main_container_status(spec: Mapping[str, Any], status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     names = [container["name"] for container in spec.get("containers", ())]
-    main = MAIN_CONTAINER if MAIN_CONTAINER in names or not names else names[0]
+    main = name if name in names or not names else names[0]
     found: Mapping[str, Any] = next((s for s in status.get("containerStatuses", ()) if s.get("name") == main), {})
     return found
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from training.controller import client
-from training.controller.api import GROUP, LABEL_GROUP_NAME, LABEL_JOB_NAME, ElasticJob
+from training.controller.api import ElasticJob
 from training.controller.client import Api, Object
 from training.controller.records import (
     KNOWN_NOTICES,
@@ -23,8 +23,8 @@ from training.controller.records import (
     PodRecord,
     merged_pod,
     node_record,
-    pod_record,
 )
+from training.controller.served import JobRecord, Served
 from training.controller.watch import Informer
 
 POD_NEWS_DELAY = 0.05
@@ -34,12 +34,16 @@ BOUND_BEFORE_LIST = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job as last seen, or why it cannot be read."""
+class RivalRecord:
+    """A Deployment that serves the same jobs, and whether it is to run."""
 
-    job: ElasticJob | None
+    runs: bool
     resource_version: int
-    error: str | None = None
+
+
+def rival_record(obj: Object) -> RivalRecord:
+    """The record of a Deployment object."""
+    return RivalRecord(obj["spec"].get("replicas", 1) > 0, int(obj["metadata"]["resourceVersion"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,10 @@ class ServiceRecord:
     resource_version: int
 
 
-def service_record(obj: Object) -> ServiceRecord:
-    """The record of a service object."""
+def service_record(obj: Object, job_label: str) -> ServiceRecord:
+    """The record of a service object, one of whose labels names its job."""
     metadata = obj["metadata"]
-    job = metadata.get("labels", {}).get(LABEL_JOB_NAME, "")
+    job = metadata.get("labels", {}).get(job_label, "")
     return ServiceRecord(f"{metadata['namespace']}/{job}", int(metadata["resourceVersion"]))
 
 
@@ -63,13 +67,13 @@ class Store:
     def __init__(
         self,
         api: Api,
-        job_record: Callable[[Object], JobRecord],
+        served: Served,
         due: Callable[[str, float], None],
         namespace: str | None = None,
         edited: Callable[[str], None] = lambda _: None,
         notices: Notices = KNOWN_NOTICES,
     ) -> None:
-        """Reads through `api`; `notices` tell which nodes come to their end.
+        """Reads through `api` what jobs of the kind `served` need; `notices` tell which nodes come to their end.
 
         Calls `due(job key, delay in seconds)` when a job has to be looked at, and before it `edited(job key)` when it
         is because its user has changed it.
@@ -80,22 +84,46 @@ class Store:
         self._lost_nodes: set[str] = set()
         self.noticed_at: dict[str, float] = {}
         """When the end of a node was announced whose workers have not been replaced yet; of the monotonic clock."""
-        ours = f"{LABEL_GROUP_NAME}={GROUP}"
-        self.jobs = Informer(api, client.Job, job_record, self._job_changed, namespace=namespace)
+        self.jobs = Informer(api, served.job, served.record, self._job_changed, namespace=namespace)
+        ours = served.labels
         self.pods = Informer(
-            api, client.Pod, pod_record, self._pod_changed, namespace=namespace, labels=ours, merge=merged_pod
+            api, client.Pod, served.pod_record, self._pod_changed, namespace=namespace, labels=ours, merge=merged_pod
         )
         self.services = Informer(
-            api, client.Service, service_record, self._service_changed, namespace=namespace, labels=ours
+            api,
+            client.Service,
+            lambda service: service_record(service, served.job_label),
+            self._service_changed,
+            namespace=namespace,
+            labels=ours,
         )
         self.nodes = Informer(api, client.Node, lambda node: node_record(node, notices), self._node_changed)
+
+        self._rivals = (
+            None
+            if served.rivals is None
+            else Informer(api, client.Deployment, rival_record, self._rival_changed, labels=served.rivals)
+        )
 
     @property
     def informers(
         self,
-    ) -> Sequence[Informer[JobRecord] | Informer[PodRecord] | Informer[ServiceRecord] | Informer[NodeRecord]]:
+    ) -> Sequence[
+        Informer[JobRecord]
+        | Informer[PodRecord]
+        | Informer[ServiceRecord]
+        | Informer[NodeRecord]
+        | Informer[RivalRecord]
+    ]:
         """All of them."""
-        return self.jobs, self.pods, self.services, self.nodes
+        always = self.jobs, self.pods, self.services, self.nodes
+        return always if self._rivals is None else (*always, self._rivals)
+
+    def rival_of(self, job: ElasticJob) -> str | None:
+        """The Deployment, as `namespace/name`, that a job is left to; None if it is this controller's."""
+        if self._rivals is None or not job.gives_way:
+            return None
+        return next((key for key, rival in sorted(self._rivals.all().items()) if rival.runs), None)
 
     async def wait_synced(self) -> None:
         """Returns when each informer has its first list."""
@@ -142,6 +170,12 @@ class Store:
         ):
             self._edited(key)
         self._due(key, 0.0)
+
+    def _rival_changed(self, key: str, old: RivalRecord | None, new: RivalRecord | None) -> None:
+        del key
+        if (old is not None and old.runs) != (new is not None and new.runs):
+            for job in self.jobs.all():
+                self._due(job, 0.0)
 
     def _service_changed(self, key: str, old: ServiceRecord | None, new: ServiceRecord | None) -> None:
         del key
