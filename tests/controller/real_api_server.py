@@ -233,15 +233,24 @@ class Cluster:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
 
-    def phase(self, namespace: str, pod: str, phase: str, *, exit_code: int | None = None, **status: Any) -> None:
-        """Sets a pod's phase as its kubelet would."""
+    def phase(
+        self,
+        namespace: str,
+        pod: str,
+        phase: str,
+        *,
+        exit_code: int | None = None,
+        main: str = "elasticjob-worker",
+        **status: Any,
+    ) -> None:
+        """Sets a pod's phase as its kubelet would; `main` is the container that has ended."""
         body: Object = {"phase": phase, **status}
         if exit_code is not None:
             ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             terminated = {"exitCode": exit_code, "reason": "Completed" if exit_code == 0 else "Error"}
             state = {"terminated": terminated | {"startedAt": ended, "finishedAt": ended}}
             container = {"ready": False, "restartCount": 0, "image": "i", "imageID": "i", "state": state}
-            body["containerStatuses"] = [{"name": "elasticjob-worker", **container}]
+            body["containerStatuses"] = [{"name": main, **container}]
         elif phase == "Running":
             body.setdefault("conditions", [{"type": "Ready", "status": "True"}])
         self.merge(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": body})

@@ -136,6 +136,7 @@ class Reason(StrEnum):
     POD_GROUP_REFUSED = "PodGroupRefused"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
     FIELD_IGNORED = "FieldIgnored"
+    DEFINITION_UNFIT = "DefinitionUnfit"
     TRAINING_OPERATOR_FOUND = "TrainingOperatorFound"
 
 

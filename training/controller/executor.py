@@ -82,7 +82,7 @@ class Executor:
         self._create_errors: dict[str, str] = {}
         self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
         self._groups: dict[str, int] = {}  # by job key: members that its PodGroup asks for
-        self._told: dict[str, str] = {}  # by job key: UID of the job whose user was told of its Service's name
+        self._told: dict[str, tuple[str, Reason]] = {}  # by job key: UID of the job, and what its user was told last
         self._filter = EventFilter()
         self.happened: Counter[str] = Counter()
         """Events so far by reason."""
@@ -146,30 +146,31 @@ class Executor:
     async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
         if status == job.status:
             return
-        written = self._served.status_body(job, status)
-        answer = await self._api.apply(
-            self._served.status,
-            {
-                "apiVersion": job.api_version,
-                "kind": job.kind,
-                # With the version it is a conflict if somebody, an earlier leader perhaps, has written since: counters
-                # that were not read must not be overwritten. The UID tells jobs of the same name apart.
-                "metadata": {
-                    "name": job.metadata.name,
-                    "namespace": job.metadata.namespace,
-                    "uid": job.metadata.uid,
-                    "resourceVersion": job.metadata.resource_version,
-                },
-                "status": written,
+        body: Object = {
+            "apiVersion": job.api_version,
+            "kind": job.kind,
+            # With the version it is a conflict if somebody, an earlier leader perhaps, has written since: counters
+            # that were not read must not be overwritten. The UID tells jobs of the same name apart.
+            "metadata": {
+                "name": job.metadata.name,
+                "namespace": job.metadata.namespace,
+                "uid": job.metadata.uid,
+                "resourceVersion": job.metadata.resource_version,
             },
-        )
-        memory = self._served.memory
-        if memory is not None and memory not in answer.get("status", {}):
-            raise RefusedError(
-                f"the definition of {job.kind} in this cluster is another's: it drops status.{memory}, without which "
-                "no job can be looked after. Remove it, so that the stack can bring its own, or unset its setting "
-                "controller.pytorchJobs"
+            "status": self._served.status_body(job, status),
+        }
+        try:
+            answer = await self._api.apply(self._served.status, body)
+        except httpx2.HTTPStatusError as error:
+            memory = self._served.memory
+            if memory is None or f".status.{memory}: field not declared" not in explain(error):
+                raise
+            message = (
+                f"the definition of {job.kind} in this cluster is another's: it has no status.{memory}, without which "
+                "no job can be looked after. Remove it (the stack brings its own), or unset controller.pytorchJobs"
             )
+            self._tell_once(job, Event("Warning", Reason.DEFINITION_UNFIT, message))
+            raise RefusedError(message) from error
         self._store.jobs.put(answer)
 
     async def _carry_out(self, key: str, job: ElasticJob, result: Plan) -> None:
@@ -398,20 +399,21 @@ class Executor:
         """The job is another's, and so are its pods, which nobody else would let go."""
         held = [ReleasePod(pod.name, pod.uid) for pod in self._store.pods_of(job.key) if pod.held]
         await self._together([self._release_pod(job.metadata.namespace, action) for action in held])
-        if self._told.get(job.key) != job.metadata.uid and not job.status.ended:
-            self._told[job.key] = job.metadata.uid
+        if not job.status.ended:
             message = f"Deployment {rival} serves this job, so Trainyard's controller leaves it alone"
-            self._tell(job, [Event("Normal", Reason.TRAINING_OPERATOR_FOUND, message)])
+            self._tell_once(job, Event("Normal", Reason.TRAINING_OPERATOR_FOUND, message))
 
     def _service_name_taken(self, job: ElasticJob, name: str) -> None:
-        if (
-            self._store.services.get(f"{job.metadata.namespace}/{name}") is not None
-            or self._told.get(job.key) == job.metadata.uid
-        ):
-            return  # ours, made meanwhile; or told already
-        self._told[job.key] = job.metadata.uid
+        if self._store.services.get(f"{job.metadata.namespace}/{name}") is not None:
+            return  # ours, made meanwhile
         message = f"Service {name} exists and is not of this job: its workers have no names in DNS until it is deleted"
-        self._tell(job, [Event("Warning", Reason.NAME_TAKEN, message)])
+        self._tell_once(job, Event("Warning", Reason.NAME_TAKEN, message))
+
+    def _tell_once(self, job: ElasticJob, event: Event) -> None:
+        """Tells what would be told in every pass."""
+        if self._told.get(job.key) != (job.metadata.uid, event.reason):
+            self._told[job.key] = (job.metadata.uid, event.reason)
+            self._tell(job, [event])
 
     async def _delete(
         self,

@@ -169,7 +169,7 @@ class RunPolicy(RunPolicyFields):
 class PyTorchJobSpec(_Model):
     """What is wanted."""
 
-    run_policy: RunPolicy = Field(default=RunPolicy(), description="When the job ends, and what is left of it.")
+    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="When the job ends, and what is left of it.")
     elastic_policy: ElasticPolicy | None = Field(
         default=None, description="Makes the number of workers elastic, and tells torchrun where they meet."
     )
