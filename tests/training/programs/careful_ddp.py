@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from counted import Counted
 from torch.nn.parallel import DistributedDataParallel
 
 from training.checkpoint.folder import Checkpoint, CheckpointFolder, StaleWriterError, Writer
@@ -22,6 +23,7 @@ from training.metrics.progress import report_step
 # No power fails here, and a slow disk could take longer than the steps; what is written outlives a killed process.
 os.fsync = lambda fd: None  # noqa: ARG005  (its own name, for the type)
 
+started = time.time()
 parser = argparse.ArgumentParser()
 parser.add_argument("--records", type=Path, required=True)
 parser.add_argument("--checkpoint", type=Path, required=True)
@@ -35,8 +37,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size, generation = dist.get_rank(), dist.get_world_size(), int(os.environ["TRAINYARD_GENERATION"])
     torch.manual_seed(0)
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = Counted()
+    optimizer = model.optimizer()
     folder = CheckpointFolder(
         args.checkpoint, writer=Writer(run=os.environ["TRAINYARD_RUN"], generation=generation), keep=3
     )
@@ -56,16 +58,22 @@ def main() -> None:
         while not enough:
             begun = time.time()
             optimizer.zero_grad()
-            network(torch.randn(32, 64)).square().mean().backward()
+            network(torch.randn(32, 64)).backward()
             optimizer.step()
             enough = torch.tensor([float(args.enough.exists())])
             dist.all_reduce(enough)
             step += 1
             if rank == 0:
                 folder.save(step, {"step": step, "model": model.state_dict()})
-                record: dict[str, float] = {"step": step, "rank": rank, "world": generation, "world_size": world_size}
-                record |= {"pid": os.getpid(), "begun": begun, "done": time.time()}
-                records.write(json.dumps(record) + "\n")
+                record: dict[str, float] = {
+                    "step": step,
+                    "applied": model.num_steps,
+                    "saved": True,
+                    "rank": rank,
+                    "world": generation,
+                }
+                record |= {"world_size": world_size, "pid": os.getpid(), "started": started, "begun": begun}
+                records.write(json.dumps(record | {"done": time.time()}) + "\n")
             report_step(step)
             time.sleep(args.step_seconds)
     dist.barrier()

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from counted import Counted
 from torch.nn.parallel import DistributedDataParallel
 
+started = time.time()
 parser = argparse.ArgumentParser()
 parser.add_argument("--records", type=Path, required=True)
 parser.add_argument("--checkpoint", type=Path, required=True)
@@ -29,8 +31,8 @@ began = torch.tensor([time.time()], dtype=torch.float64)
 dist.broadcast(began, 0)  # names the world, whoever started it
 
 torch.manual_seed(0)
-model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = Counted()
+optimizer = model.optimizer()
 step = 0
 if args.checkpoint.exists():
     saved = torch.load(args.checkpoint)
@@ -43,23 +45,23 @@ with args.records.open("a", buffering=1) as records:
     while not enough:
         begun = time.time()
         optimizer.zero_grad()
-        network(torch.randn(32, 64)).square().mean().backward()
+        network(torch.randn(32, 64)).backward()
         optimizer.step()
         enough = torch.tensor([float(args.enough.exists())])
         dist.all_reduce(enough)
         step += 1
-        record: dict[str, float] = {
-            "step": step,
-            "rank": rank,
-            "world": began.item(),
-            "world_size": world_size,
-            "pid": os.getpid(),
-        }
-        record |= {"begun": begun, "done": time.time()}
-        records.write(json.dumps(record) + "\n")
         if rank == 0:
             new = args.checkpoint.with_suffix(".new")
             torch.save({"step": step, "model": model.state_dict()}, new)
             new.replace(args.checkpoint)
+        record: dict[str, float] = {
+            "step": step,
+            "applied": model.num_steps,
+            "saved": rank == 0,
+            "rank": rank,
+            "world": began.item(),
+        }
+        record |= {"world_size": world_size, "pid": os.getpid(), "started": started, "begun": begun}
+        records.write(json.dumps(record | {"done": time.time()}) + "\n")
         time.sleep(args.step_seconds)
 dist.destroy_process_group()
