@@ -94,6 +94,9 @@ bench-recovery: setup ## measure how long training stands still after a fault, t
 bench-chaos: setup ## 200 random faults on one job, and what must hold nevertheless (half an hour; partitions as root)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/chaos.py
 
+bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and seconds (15 minutes)
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py
+
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9

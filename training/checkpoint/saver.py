@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from training.checkpoint.folder import CheckpointFolder, Snapshot
+from training.launch import notices
 
 # Called with step, folder and seconds since `save` was called, when a checkpoint is safe on disk.
 OnSaved = Callable[[int, Path, float], None]
@@ -121,8 +122,10 @@ class AsyncSaver:
         finally:
             self._copied.set()
         path = self._folder.publish(snapshot)
+        seconds = time.monotonic() - start
+        notices.note_save(seconds)
         if self._on_saved:
-            self._on_saved(snapshot.step, path, time.monotonic() - start)
+            self._on_saved(snapshot.step, path, seconds)
 
     def _buffer(self, name: str, tensor: Tensor) -> Tensor:
         old = self._buffers.get(name)

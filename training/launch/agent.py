@@ -24,6 +24,8 @@ from training.launch import exit_codes, torch_private
 from training.launch.environment import GENERATION, PROGRESS_FILE, RUN
 from training.launch.etcd_client import EtcdError
 from training.launch.membership import BROKEN, FINISHED, EtcdRendezvousHandler
+from training.launch.notices.budget import Budget
+from training.launch.notices.watch import Watch
 from training.launch.torch_private import AgentBase
 from training.launch.workers import ForkedHandler
 from training.metrics.progress import emit, read_report
@@ -66,7 +68,9 @@ class Agent(AgentBase):
       never, and after three failures without a new step in between the agent gives up (`is_stuck`), whatever is left
       of --max-restarts, which is the budget of the whole job (`training.launch.budget`).
     * Workers that fail because another node is gone have not failed themselves: that costs nothing.
-    * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited.
+    * At a signal the workers hear of it first, then the other nodes, then the workers' end is awaited. A notice
+      (`training.launch.notices`) that wants the node is such a signal, and says how much time there is; one that only
+      warns has workers with hooks save and go on.
     * Workers that use the hooks (`training.launch.elastic`) are not ended when the world changes: they are told to let
       go of it, wait, and are told the next one. One that does not let go in time is ended and started anew.
     * A node whose workers have finished stays a member until all have; so if a peer fails at the very end there is a
@@ -80,9 +84,12 @@ class Agent(AgentBase):
         progress_file: Path,
         rules: exit_codes.Rules,
         longest_pause: float,
+        watch: Watch,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._watch = watch
+        self._end_by = 0.0  # when workers that were told to leave must have ended
         self._handler = handler
         self._progress_file = progress_file
         self._rules = rules
@@ -239,6 +246,9 @@ class Agent(AgentBase):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
+        if self._watch.saves():
+            for handler in self._hooked().values():
+                handler.control.save()
         if self._finished is not None:
             # After training, a node that is lost is no loss: nothing would be gained by another world.
             is_over = self._everybody_has_finished() or (self._has_trained() and self._handler.change() in BROKEN)
@@ -488,8 +498,9 @@ class Agent(AgentBase):
         if isinstance(sys.exc_info()[1], SignalException) and not self.left:
             self.left = True
             emit("notice", message=f"{death_sig.name}: leaving the job", generation=self._handler.generation)
-            timeout = self._shutdown_timeout if timeout is None else timeout
-            deadline = time.monotonic() + timeout
+            left = self._watch.seconds_left()
+            self._end_by = time.monotonic() + (self._shutdown_timeout if left is None else left)
+            self._heed_more_signals()
             hooked = self._hooked()
             for handler in hooked.values():
                 handler.control.leave()
@@ -497,24 +508,45 @@ class Agent(AgentBase):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, death_sig)
             has_left = self._handler.leave_unless_last()
-            self._await_end(hooked, deadline)
-            timeout = max(1, round(deadline - time.monotonic()))
+            self._await_end(hooked)
+            timeout = max(1, round(self._end_by - time.monotonic()))
             super()._shutdown(death_sig, timeout)
             if not has_left:
                 self._handler.leave()
             return
         super()._shutdown(death_sig, timeout)
 
-    def _await_end(self, workers: Mapping[int, ForkedHandler], deadline: float) -> None:
+    def _heed_more_signals(self) -> None:
+        """From now on a signal, as of a kubelet after the cloud's notice, shortens the time of the workers, no more."""
+
+        def hurry(*_: object) -> None:
+            self._end_by = min(self._end_by, time.monotonic() + self._shutdown_timeout)
+
+        for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "").split(","):
+            if name:
+                signal.signal(signal.Signals[name.strip()], hurry)
+
+    def _await_end(self, workers: Mapping[int, ForkedHandler]) -> None:
         """Wait for workers that were told to leave; those that hang in a collective are freed in time to save."""
-        half_time = (time.monotonic() + deadline) / 2
-        is_broken = False
-        while (living := self._living(workers)) and time.monotonic() < deadline:
+        begin, total = time.monotonic(), self._end_by - time.monotonic()
+        is_told = is_broken = False
+        while (living := self._living(workers)) and time.monotonic() < self._end_by:
             self._listen(CHANGE_POLL.total_seconds())
-            if not is_broken and time.monotonic() > half_time:
+            budget = self._budget(total, workers)
+            if not is_told and all(handler.control.pace is not None for handler in living.values()):
+                is_told = True
+                emit("notice", message=budget.text())
+            if not is_broken and time.monotonic() > begin + budget.patience:
                 is_broken = True
                 for handler in living.values():
                     handler.control.halt(hard=True)
+
+    @staticmethod
+    def _budget(left: float, workers: Mapping[int, ForkedHandler]) -> Budget:
+        """Of the slowest worker."""
+        paces = [handler.control.pace for handler in workers.values() if handler.control.pace is not None]
+        steps, saves = [step for step, _ in paces if step is not None], [save for _, save in paces if save is not None]
+        return Budget(left=left, step=max(steps, default=None), save=max(saves, default=None))
 
     def worker_exit_codes(self) -> list[int | None]:
         """Exit codes of the workers that were last started; None for one that still runs."""

@@ -9,7 +9,9 @@ A socket pair, JSON, one message a line. A worker that does not use the hooks sa
 | halting | worker   | it has heard of a broken world; `interrupted`: nothing holds it up in a collective any more |
 | waiting | worker   | it has let go of the world of this generation, and waits for the next |
 | world   | launcher | the next world, as environment variables |
+| save    | launcher | this node may go soon: save after the step, and go on |
 | leave   | launcher | this node goes: end after the step |
+| pace    | worker   | answer to leave: seconds that the last step and the last checkpoint took, as far as known |
 | mark    | worker   | a phase of the recovery has ended, at this moment of CLOCK_MONOTONIC |
 | done    | worker   | training is finished; what the script still does is its own |
 """
@@ -32,6 +34,8 @@ class ControlLine:
         self.is_done = False
         self.is_interrupted = False
         self.is_open = True
+        self.pace: tuple[float | None, float | None] | None = None
+        """Seconds of the last step and of the last checkpoint; None until it has answered."""
 
     def fileno(self) -> int:
         """For select(2)."""
@@ -58,6 +62,10 @@ class ControlLine:
         """The world is over."""
         self._tell(kind="halt", hard=hard)
 
+    def save(self) -> None:
+        """A checkpoint is wanted."""
+        self._tell(kind="save")
+
     def leave(self) -> None:
         """This node goes."""
         self._tell(kind="leave")
@@ -75,6 +83,8 @@ class ControlLine:
                 self.is_interrupted = bool(message["interrupted"])
             case "waiting":
                 self.is_waiting = True
+            case "pace":
+                self.pace = message["step"], message["save"]
             case "done":
                 self.is_done = True
 

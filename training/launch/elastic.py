@@ -24,8 +24,10 @@ the random numbers of torch, CUDA, numpy and Python), plain values of the state,
 commit. So between `optimizer.step()` and `commit` there must be nothing that waits for other ranks; a rank that is
 interrupted there has a half-made state, ends, and gets the state of another.
 
-**Leaving.** At SIGTERM to a node its workers end after the step with PREEMPTED (75): others have the state. When all
-ranks go, or those who go have no others left, `save` is called by one rank, and then all end with 75.
+**Leaving.** At a notice or SIGTERM to a node its workers end after the step with PREEMPTED (75): others have the state.
+When all ranks go, or those who go have no others left, `save` is called by one rank, and then all end with 75. When a
+node may be taken soon (a rebalance recommendation), `save` is called by one rank after the step, and all go on.
+`state.check()` is for long stretches without a commit, such as an evaluation: it reduces nothing, and ends them.
 
 **What goes over the wire** to a rank that needs the state is tensors and a description of them that is read as data
 (`torch.load` with `weights_only`), never code.
@@ -153,6 +155,19 @@ class State:
         if session is None:
             return torch.zeros(0) if values is None else values.clone()
         return session.complete_step(self, values)
+
+    def check(self) -> None:
+        """For loops without commits, such as an evaluation: goes out of them when this node or this world is to end.
+
+        Reduces nothing, so each rank may call it as often as it likes. The state is that of the last commit; the next
+        world makes again what came after.
+
+        Raises:
+            SystemExit: this node was told to go: PREEMPTED (75) once the state is safe.
+        """
+        session: _Session | None = self.__dict__["_session"]
+        if session is not None:
+            session.check(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
@@ -311,7 +326,8 @@ def run(
         state: what is kept in memory and sent to ranks that come.
         restore: brings the state from a checkpoint, if there is one. Called on rank 0 alone, and only when no rank has
             a step in memory; so it must not wait for other ranks.
-        save: writes the state to a checkpoint and returns when it is safe. Called on one rank, when all go.
+        save: writes the state to a checkpoint and returns when it is safe. Called on one rank, when all go or when a
+            node may be taken soon; so it must not wait for other ranks.
         replica: keeps the state after each step in the memory of every node, so that the death of all workers costs
             no more than a step; used by local rank 0. Freed when training is finished.
         backend: of torch.distributed; None: NCCL for GPUs with gloo for tensors of the CPU, else gloo.
@@ -343,7 +359,8 @@ class _Channel:
         self._worlds: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._breaker: Callable[[], bool] | None = None
         self.halt = ""  # "soft": stop after the step; "hard": this world is broken
-        self.leave = False
+        self.leave = self.save = False
+        self.step_seconds: float | None = None
         threading.Thread(target=self._listen, name="trainyard-control", daemon=True).start()
         self.send(kind="hello", pid=os.getpid())
 
@@ -395,8 +412,11 @@ class _Channel:
             case "world":
                 self.halt = ""
                 self._worlds.put(message)
+            case "save":
+                self.save = True
             case "leave":
                 self.leave = True
+                self.send(kind="pace", step=self.step_seconds, save=notices.save_seconds())
             case "halt":
                 if self.halt != "hard":
                     self.halt = "hard" if message["hard"] else "soft"
@@ -478,6 +498,7 @@ class _Session:
         self._store: Store | None = None
         self._in_memory: Copy | None = None
         self._is_first_step = True
+        self._last_commit = 0.0
         self._lease = StepLease.from_environment()
 
     def run(self, train: Callable[[World, State], None], state: State, restore: Callable[[State], None] | None) -> None:
@@ -510,34 +531,64 @@ class _Session:
         """Agree with the others on what comes after this step; see `State.commit`."""
         is_leaving = self._is_leaving()
         halt = self._channel.halt if self._channel else ""
-        sums, num_leaving, num_halting = self._reduce(values, is_leaving=is_leaving, is_halting=bool(halt))
+        is_saving = self._channel is not None and self._channel.save
+        sums, (num_leaving, num_halting, num_saving) = self._reduce(values, [is_leaving, bool(halt), is_saving])
         while self._lease and self._lease.remaining() <= 0:  # others may have given us up, and work on without us
             self._check_halt()
             time.sleep(MEETING_POLL.total_seconds())
         report_step(state.step)
         if self._replica:
             self._replica.put(state.step, state.state_dict())
+        now = time.monotonic()
         if self._is_first_step:
             self._is_first_step = False
             self._mark("first_step", step=state.step)
+        elif self._channel:
+            self._channel.step_seconds = now - self._last_commit
         if num_leaving and (num_leaving == self._world.size or self._channel is None):
             self._leave(state, saves=self._world.rank == 0)
         if num_leaving and is_leaving:
             raise SystemExit(exit_codes.PREEMPTED)  # the others have the state
+        if num_saving:
+            self._save_and_go_on(state)
         if num_leaving or num_halting:
             raise _WorldChangedError
+        self._last_commit = time.monotonic()
         return sums
 
-    def _reduce(self, values: Tensor | None, *, is_leaving: bool, is_halting: bool) -> tuple[Tensor, int, int]:
+    def check(self, state: State) -> None:
+        """See `State.check`."""
+        if self._is_leaving():
+            self._leave_between_commits(state)
+        self._check_halt()
+
+    def _leave_between_commits(self, state: State) -> NoReturn:
+        """Leave where not all ranks may ever come: nobody is waited for but the one that saves.
+
+        Others may have the state, or may be gone: so the first that leaves saves it.
+        """
+        state._put_back()  # noqa: SLF001
+        try:
+            saves = self._save is None or self._store is None or self._store.add("leaving", 1) == 1
+            while not saves and self._store is not None and not self._store.check(["saved"]):
+                if self._channel and self._channel.halt == "hard":  # no more time to wait
+                    saves = self._world.local_rank == 0
+                    break
+                time.sleep(MEETING_POLL.total_seconds())
+        except dist.DistError:  # the node with the store is gone, and perhaps the one that saves
+            saves = self._world.local_rank == 0
+        self._leave(state, saves=saves, waits=False)
+
+    def _reduce(self, values: Tensor | None, flags: list[bool]) -> tuple[Tensor, list[int]]:
+        """The sums of the caller's values, and on how many ranks each flag is set."""
         if values is None:
             values = torch.zeros(0, device=self._device)
         if self._world.size == 1:
-            return values.clone(), int(is_leaving), int(is_halting)
-        flags = values.new_tensor([is_leaving, is_halting])
-        sums = torch.cat([values.detach().flatten(), flags])
+            return values.clone(), [int(flag) for flag in flags]
+        sums = torch.cat([values.detach().flatten(), values.new_tensor(flags)])
         dist.all_reduce(sums)
-        num_leaving, num_halting = (round(flag) for flag in sums[-2:].tolist())
-        return sums[:-2].reshape(values.shape), num_leaving, num_halting
+        counts = [round(count) for count in sums[-len(flags) :].tolist()]
+        return sums[: -len(flags)].reshape(values.shape), counts
 
     def _is_leaving(self) -> bool:
         return notices.preemption_requested() or (self._channel is not None and self._channel.leave)
@@ -686,19 +737,34 @@ class _Session:
         os.environ.update(told["environment"])
         self._world = self._world_of_environment()
 
-    def _leave(self, state: State, *, saves: bool) -> NoReturn:
+    def _leave(self, state: State, *, saves: bool, waits: bool = True) -> NoReturn:
         """All go: save and end. Without a way to save the exit code does not say that the state is safe."""
         if self._save is None:
             raise SystemExit(exit_codes.of_signal(15))
         if saves and state.__dict__["_lineage"]:
-            self._save(state)
+            self._save_now(state)
         if self._store is not None:
             # Wait for the one that saves: 75 says that the checkpoint is there.
             if saves:
-                self._store.set("saved", "1")
-            else:
+                with contextlib.suppress(dist.DistError):  # served by a node that is gone: nobody waits
+                    self._store.set("saved", "1")
+            elif waits:
                 self._store.wait(["saved"], self._timeout)
         raise SystemExit(exit_codes.PREEMPTED)
+
+    def _save_and_go_on(self, state: State) -> None:
+        if self._channel:
+            self._channel.save = False
+        if self._save is None:
+            logger.warning("a checkpoint was asked for, and elastic.run has no `save`")
+        elif self._world.rank == 0:
+            self._save_now(state)
+
+    def _save_now(self, state: State) -> None:
+        assert self._save is not None  # noqa: S101
+        start = time.monotonic()
+        self._save(state)
+        notices.note_save(time.monotonic() - start)
 
     def _world_of_environment(self) -> World:
         return World(

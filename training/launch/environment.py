@@ -19,7 +19,7 @@ CONTROL: Final = "TRAINYARD_CONTROL"
 # File in which a script reports its steps (`training.metrics.progress`).
 PROGRESS_FILE: Final = "TRAINYARD_PROGRESS_FILE"
 
-# Of the user; all but the last three stand for an option of the launcher (`options`).
+# Of the user; all but the last five stand for an option of the launcher (`options`).
 RESTART_ON: Final = "TRAINYARD_RESTART_ON"
 NO_RESTART_ON: Final = "TRAINYARD_NO_RESTART_ON"
 RESTART_PAUSE: Final = "TRAINYARD_RESTART_PAUSE"
@@ -29,9 +29,13 @@ START: Final = "TRAINYARD_START"
 PRELOAD: Final = "TRAINYARD_PRELOAD"
 RECORDS: Final = "TRAINYARD_RECORDS"
 METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
+NOTICES: Final = "TRAINYARD_NOTICES"
 # Folder in memory for the state after the last step, where it is not /dev/shm (`training.checkpoint.replica`).
 MEMORY: Final = "TRAINYARD_MEMORY"
 # `warn`: what does not fit between image and machine is no reason to stop (`training.diagnose.image`).
 IMAGE_CHECK: Final = "TRAINYARD_IMAGE_CHECK"
+# Where else than at the link's address a metadata service answers, and where the pod's annotations lie (`notices`).
+METADATA_ENDPOINT: Final = "TRAINYARD_METADATA_ENDPOINT"
+POD_ANNOTATIONS: Final = "TRAINYARD_POD_ANNOTATIONS"
 # Settings of etcd that should not stand on a command line: this and the key of --rdzv-conf in capitals.
 ETCD_PREFIX: Final = "TRAINYARD_ETCD_"

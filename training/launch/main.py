@@ -43,6 +43,7 @@ from training.diagnose import image
 from training.launch import exit_codes, init_method, options
 from training.launch.budget import LONGEST_PAUSE
 from training.launch.environment import RUN, START
+from training.launch.notices import watch
 from training.launch.template import Job, Template, run_job
 from training.metrics import scrape
 
@@ -246,6 +247,8 @@ def _mistakes(args: argparse.Namespace) -> Iterator[str]:
         value = getattr(args, option.field)
         if value is not None and option.choices and value not in option.choices:
             yield f"{option.variable}={value}: write {', '.join(option.choices)}"
+    if args.notices is not None and (told := watch.mistake(args.notices)):
+        yield told
     if args.init_method is not None and (told := init_method.mistake(args.init_method, is_one_node=_is_one_node(args))):
         yield told
 
@@ -407,12 +410,15 @@ def _launch_with_torch(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     finally:
         logging.disable(logging.NOTSET)
+    notices = watch.Watch(args.notices or watch.AUTO, watch.wake_signal(args.signals_to_handle))
     try:
         torchrun(args)  # type: ignore[no-untyped-call]
     except ValueError as error:
         if "is not registered" not in str(error):
             raise
         raise UsageError(f"--rdzv-backend {args.rdzv_backend}: {error}") from error
+    finally:
+        notices.close()
     return exit_codes.FINISHED
 
 
@@ -480,6 +486,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             progress_file=Path(scratch) / "progress",
             rules=_rules(args),
             longest_pause=float(args.restart_pause or LONGEST_PAUSE),
+            watch=watch.Watch(args.notices or watch.AUTO, watch.wake_signal(args.signals_to_handle)),
         )
         try:
             if template is not None and not template.wait_until_ready():

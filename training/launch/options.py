@@ -252,6 +252,13 @@ OWN: Final = (
         help="Modules that are imported before workers are forked, as numpy,sklearn.datasets. Default: numpy.",
     ),
     OwnOption(
+        name="--notices",
+        variable=environment.NOTICES,
+        metavar="SOURCES",
+        help="Who is asked whether this node will be taken: some of aws,gcp,azure,kubernetes; none; or auto, what this "
+        "machine's firmware names (default).",
+    ),
+    OwnOption(
         name="--records",
         variable=environment.RECORDS,
         metavar="FOLDER",

@@ -1,6 +1,6 @@
 """Notices: somebody will want this node, or wants it now.
 
-Watchers in the launcher, one launcher per node, ask the cloud or the cluster (`training.launch.notices.watchers`). What
+Watchers in the launcher, one launcher per node, ask the cloud or the cluster (`training.launch.notices.watch`). What
 they hear is a `Notice`, which the agent passes to its workers over the control line.
 
 Below is the worker's side of a notice: save and go. A signal handler may not save: it runs between two bytecodes of
@@ -26,6 +26,7 @@ from typing import Literal
 from training.metrics.progress import line
 
 _requested = False
+_save_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,17 @@ def listen() -> None:
 def preemption_requested() -> bool:
     """Whether this process has been asked to stop."""
     return _requested
+
+
+def note_save(seconds: float) -> None:
+    """Take note of how long a checkpoint took until it was safe: it has to fit into the time that a notice leaves."""
+    global _save_seconds  # noqa: PLW0603  (of this process)
+    _save_seconds = seconds
+
+
+def save_seconds() -> float | None:
+    """How long the last checkpoint of this process took; None if there was none."""
+    return _save_seconds
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
