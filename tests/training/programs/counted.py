@@ -16,7 +16,8 @@ class Counted(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The loss; also over several ranks the mean of the gradient of `steps` is -1."""
-        return self.layer(inputs).square().mean() - self.steps.sum()
+        loss: Tensor = self.layer(inputs).square().mean() - self.steps.sum()
+        return loss
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Plain gradient descent; without momentum, which would count too."""
