@@ -24,14 +24,14 @@ def main() -> None:
 
     dist.init_process_group("gloo")
     network = DistributedDataParallel(model)
-    sampler: DistributedSampler[object] = DistributedSampler(data, seed=7, drop_last=True)
+    sampler = DistributedSampler(data, seed=7, drop_last=True)
     loader = DataLoader(data, batch_size=64 // dist.get_world_size(), sampler=sampler, drop_last=True)
     for epoch in range(5):
         sampler.set_epoch(epoch)
         for inputs, targets in loader:
             loss = cross_entropy(network(inputs), targets)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
 
     if dist.get_rank() == 0:

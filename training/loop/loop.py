@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from training.checkpoint.folder import CheckpointError, CheckpointFolder, StaleWriterError, Writer
 from training.checkpoint.remote import Remote, Syncer
+from training.checkpoint.replica import Replica
 from training.checkpoint.retention import Retention
 from training.checkpoint.saver import AsyncSaver
 from training.checkpoint.state import MismatchError, gather, restore
@@ -112,6 +113,8 @@ class Loop:
         save_every: steps between checkpoints; 0: only at the end, after evaluations and on a notice.
         keep: which checkpoints stay; a number: so many of the newest.
         remote: second place for checkpoints (`training.checkpoint.remote`), filled beside the training.
+        replica: keep the state after each step in the memory of every node (`training.checkpoint.replica`), so that the
+            death of all workers costs no more than a step.
         precision: `full` computes as the model is; `bf16` and `fp16` under autocast, `fp16` with scaled losses.
         clip_norm: largest norm of the whole gradient, after the last exchange; None: no clipping.
         nonfinite: what follows from a loss or gradient that is not finite. `stop`: the run ends, the parameters are
@@ -142,6 +145,7 @@ class Loop:
         save_every: int = 100,
         keep: Retention | int = 3,
         remote: str | None = None,
+        replica: bool = False,
         precision: Literal["full", "bf16", "fp16"] = "full",
         clip_norm: float | None = None,
         nonfinite: Literal["stop", "skip", "ignore"] = "stop",
@@ -166,6 +170,7 @@ class Loop:
         self._save_every = save_every
         self._keep = Retention(last=keep) if isinstance(keep, int) else keep
         self._remote = remote
+        self._has_replica = replica
         self._precision = precision
         self._clip_norm = clip_norm
         self._nonfinite = nonfinite
@@ -260,11 +265,13 @@ class Loop:
         """
         try:
             self._prepare(evaluate)
+            replica = Replica(writer=self._writer(), optimizer=self._optimizer) if self._has_replica else None
             elastic.run(
                 lambda world, _: self._train(world, train),
                 self.state,
                 restore=self._restore if self._root else None,
                 save=self._save_at_once if self._root else None,
+                replica=replica,
             )
         except (LoopError, MismatchError, SinkError) as error:
             _end(str(error), exit_codes.DO_NOT_RESTART)
@@ -385,6 +392,11 @@ class Loop:
         return {name: float(value) for name, value in self._totals.compute().items() if value.numel() == 1}
 
     @property
+    def is_last(self) -> bool:
+        """Whether this is the last micro-batch of the step on this rank: `step` will complete it."""
+        return self._micro is not None and self._micro.batch.is_last
+
+    @property
     def metrics_port(self) -> int | None:
         """Where this worker answers Prometheus; None: nowhere."""
         return self._metrics.port
@@ -428,7 +440,7 @@ class Loop:
         mine = rank_slice(np.arange(size), self.world.rank, self.world.size)
         batches = DataLoader(Subset(data, mine.tolist()), batch_size=batch_size, **loading)
         sums: dict[str, tuple[float, int]] = {}
-        was_training = self._model.training
+        modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
         with torch.no_grad(), self._autocast():
             for batch in batches if len(mine) else ():
@@ -436,7 +448,8 @@ class Loop:
                 for name, values in (figures or {}).items():
                     total, count = sums.get(name, (0.0, 0))
                     sums[name] = (total + values.double().sum().item(), count + values.numel())
-        self._model.train(was_training)
+        for module, was_training in modes.items():
+            module.training = was_training
         means = _means(sums)
         for name, metric in (metrics or {}).items():
             value = merged(metric)
