@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import resource
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from training.checkpoint.folder import (
     verify,
 )
 from training.checkpoint.retention import Kept, Retention
+from training.checkpoint.saver import AsyncSaver
 
 STATE = "__0_0.distcp"
 
@@ -589,3 +591,43 @@ def test_verify_reads_sizes_only_when_told_so(tmp_path: Path) -> None:
 def test_keeping_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one"):
         CheckpointFolder(tmp_path, keep=0)
+
+
+def test_a_process_that_lives_on_cannot_sweep_what_it_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept process claims the folder for the next world while its own thread still writes for the last one."""
+    may_write, begun, claimed = (threading.Event() for _ in range(3))
+    write = contents.write
+
+    def slow(*args: Any) -> Any:
+        begun.set()
+        assert may_write.wait(120)
+        return write(*args)
+
+    monkeypatch.setattr(contents, "write", slow)
+    old = CheckpointFolder(tmp_path, writer=Writer(run="r", generation=1))
+    old.claim()
+    with AsyncSaver(old) as saver:
+        saver.save(10, state(10))
+        assert begun.wait(120)
+        new = CheckpointFolder(tmp_path, writer=Writer(run="r", generation=2))
+
+        def claim() -> None:
+            new.claim()
+            claimed.set()
+
+        claiming = threading.Thread(target=claim)
+        claiming.start()
+        assert not claimed.wait(0.05)  # the claim waits for what is being written
+        may_write.set()
+        saver.wait()
+        claiming.join(120)
+        assert claimed.is_set()
+        newest = new.newest()
+        assert newest is not None
+        assert newest.step == 10
+        saver.save(20, state(20))
+        with pytest.raises(StaleWriterError):
+            saver.wait()
+    assert names(tmp_path) == ["fence.json", "step-000000010"]

@@ -12,6 +12,7 @@ import torch
 
 from training.checkpoint.folder import CheckpointFolder, Writer
 from training.checkpoint.main import run
+from training.checkpoint.remote import OBJECTS, Remote
 from training.checkpoint.retention import Retention
 
 
@@ -118,3 +119,48 @@ def test_the_launcher_s_command_knows_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "training", "checkpoints", "list", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path} has no checkpoints\n"), done.stderr
+
+
+@pytest.fixture
+def url(checkpoints: Path, tmp_path: Path) -> str:
+    """Steps 10, 20 and 40 behind a URL; an object of 40 is missing there."""
+    remote = Remote(f"memory://{tmp_path.name}")
+    for step in (10, 20, 40):
+        remote.push(checkpoints / f"step-{step:09d}")
+    digests = {one.step: {digest for _, digest in one.files.values()} for one in remote.manifests()}
+    remote._store.delete(OBJECTS + min(digests[40] - digests[20] - digests[10]))
+    return remote.url
+
+
+def test_all_of_it_works_on_a_url(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(told(capsys, "list", url, "--json"))
+    assert [found["path"] for found in document["checkpoints"]] == [
+        f"{url}/step-0000000{step}" for step in (40, 20, 10)
+    ]
+    assert [found["whole"] for found in document["checkpoints"]] == [False, True, True]
+    output = told(capsys, "verify", url, code=1)
+    assert "step-000000040  DAMAGED: objects/" in output
+    assert " is missing or has another size than " in output
+    assert "accuracy=0.9" in told(capsys, "verify", url, "--step", 20)
+    assert f"{url} has no checkpoint of step 30" in told(capsys, "verify", url, "--step", 30, code=1)
+
+    assert "'model' of step 20" in told(capsys, "export", url, tmp_path / "newest.pt")
+    assert torch.equal(torch.load(tmp_path / "newest.pt")["weight"], torch.full((2, 3), 20.0))
+    assert "'model' of step 10" in told(capsys, "export", url, tmp_path / "old.safetensors", "--step", 10)
+    assert f"{url} has no checkpoint that is whole" in told(
+        capsys, "export", url, tmp_path / "x.pt", "--step", 40, code=1
+    )
+    assert "has no 'modell': it holds model, step" in told(
+        capsys, "export", url, tmp_path / "x.pt", "--key", "modell", code=1
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "newest.pt", "old.safetensors"]
+
+    assert told(capsys, "prune", url, "--last", 1) == f"deleted {url}/step-000000010\n"
+    assert [found["step"] for found in json.loads(told(capsys, "list", url, "--json"))["checkpoints"][1:]] == [20]
+
+
+def test_a_url_that_nobody_knows_is_told_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    output = told(capsys, "list", "nonsense://user:secret@host/x", code=1)
+    assert "nonsense://host/x: Protocol not known: nonsense. Known are file and" in output
+    assert "secret" not in output
+    assert told(capsys, "list", "memory://empty-place") == "memory://empty-place has no checkpoints\n"

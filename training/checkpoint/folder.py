@@ -34,6 +34,7 @@ import json
 import logging
 import re
 import secrets
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ _NAME = re.compile(r"^step-(\d+)$")
 _SAVING = ".saving-"
 _CLAIMING = f".{FENCE}-"
 _DAMAGED = ".damaged-"
+_writing: dict[Path, threading.RLock] = {}
 
 
 class CheckpointError(Exception):
@@ -146,6 +148,8 @@ class CheckpointFolder:
         self._writer = writer or Writer()
         self._keep = Retention(last=keep) if isinstance(keep, int) else keep
         self._claimed = False
+        # One at a time in this process, whatever objects it has for the folder.
+        self._writing = _writing.setdefault(root.absolute(), threading.RLock())
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -177,12 +181,17 @@ class CheckpointFolder:
     def claim(self) -> None:
         """Become the only writer: to be called by one process of a new world, before its first step.
 
-        What is being written by an older world is swept, also by this very process: end its `AsyncSaver` before.
+        What is being written by an older world is swept. What this very process writes for one, in a process that
+        lives on from world to world, is waited for and counts; what it would write later is refused.
 
         Raises:
             StaleWriterError: a newer world of the same run was faster.
             CheckpointError: the disk refuses.
         """
+        with self._writing:
+            self._claim()
+
+    def _claim(self) -> None:
         self._check_fence()
         data = json.dumps({"run": self._writer.run, "generation": self._writer.generation}).encode()
         temporary = self.root / f"{_CLAIMING}{secrets.token_hex(4)}"
@@ -241,6 +250,10 @@ class CheckpointFolder:
             StaleWriterError: a newer world has claimed the folder.
             CheckpointError: the disk refuses.
         """
+        with self._writing:
+            return self._publish(snapshot)
+
+    def _publish(self, snapshot: Snapshot) -> Path:
         self._check_fence()
         target = self._path(snapshot.step)
         temporary = self.root / f"{_SAVING}{snapshot.step:09d}-{secrets.token_hex(4)}"
@@ -271,6 +284,10 @@ class CheckpointFolder:
         Raises:
             CheckpointError: the files do not match the manifest, or the disk refuses.
         """
+        with self._writing:
+            return self._receive(step, manifest, files)
+
+    def _receive(self, step: int, manifest: bytes, files: Iterable[tuple[str, bytes]]) -> Checkpoint:
         target = self._path(step)
         temporary = self.root / f"{_SAVING}{step:09d}-{secrets.token_hex(4)}"
         try:

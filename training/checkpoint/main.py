@@ -1,4 +1,4 @@
-"""`python -m training checkpoints list|verify|prune|export FOLDER`: look after a folder of checkpoints.
+"""`python -m training checkpoints list|verify|prune|export PLACE`: look after a folder of checkpoints, or a URL.
 
 argparse, as the launcher has: this runs in the training image, which carries no library for command lines.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from training.checkpoint import contents, disk
 from training.checkpoint.folder import Checkpoint, CheckpointError, CheckpointFolder, verify
+from training.checkpoint.remote import Remote, shown
 from training.checkpoint.retention import Retention
 from training.launch import exit_codes
 
@@ -51,12 +53,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Look after a folder of checkpoints.")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Look after checkpoints, in a folder or behind a URL.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("folder", type=Path, help="the folder that holds the checkpoints")
+        sub.add_argument("place", help="what holds the checkpoints: a folder, or a URL such as s3://bucket/prefix")
         sub.set_defaults(command=function)
         return sub
 
@@ -80,38 +82,101 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _open(args: argparse.Namespace) -> CheckpointFolder:
-    if not args.folder.is_dir():
-        raise CheckpointError(f"there is no folder {args.folder}")
-    return CheckpointFolder(args.folder)
+class _Folder:
+    """Checkpoints in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise CheckpointError(f"there is no folder {root}")
+        self.shown = str(root)
+        self._folder = CheckpointFolder(root)
+
+    def published(self) -> list[str]:
+        """Names, the newest first."""
+        return [path.name for path in self._folder.published()]
+
+    def path(self, name: str) -> str:
+        """Where one is."""
+        return str(self._folder.root / name)
+
+    def verify(self, name: str, *, contents: bool) -> Checkpoint:
+        """Check one."""
+        return verify(self._folder.root / name, contents=contents)
+
+    def prune(self, rules: Retention) -> list[str]:
+        """Delete what no rule keeps."""
+        return [path.name for path in self._folder.prune(rules, digests=True)]
+
+    def load(self, step: int | None, key: str) -> tuple[int, Any] | None:
+        """Step and a part of the state of one, or of the newest that is whole."""
+        checkpoint = self._folder.newest() if step is None else verify(self._folder.root / f"step-{step:09d}")
+        return (checkpoint.step, checkpoint.load(only=key)[key]) if checkpoint else None
 
 
-def _paths(args: argparse.Namespace) -> list[Path]:
-    paths = _open(args).published()
-    if args.step is not None:
-        paths = [path for path in paths if path.name == f"step-{args.step:09d}"]
-        if not paths:
-            raise CheckpointError(f"{args.folder} has no checkpoint of step {args.step}")
-    return paths
+class _Url:
+    """Checkpoints behind a URL."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = shown(url)
+        self._remote = Remote(url)
+
+    def published(self) -> list[str]:
+        """Names, the newest first."""
+        return [name.removesuffix(".json") for name in self._remote.published()]
+
+    def path(self, name: str) -> str:
+        """Where one is."""
+        return f"{self.shown}/{name}"
+
+    def verify(self, name: str, *, contents: bool) -> Checkpoint:
+        """Check one."""
+        return self._remote.verify(f"{name}.json", contents=contents)
+
+    def prune(self, rules: Retention) -> list[str]:
+        """Delete what no rule keeps, and what uploads that broke off have left."""
+        gone = [name.removesuffix(".json") for name in self._remote.prune(rules, digests=True)]
+        self._remote.sweep()
+        return gone
+
+    def load(self, step: int | None, key: str) -> tuple[int, Any] | None:
+        """Step and a part of the state of one, or of the newest that is whole."""
+        with tempfile.TemporaryDirectory(prefix="checkpoints-") as folder:
+            checkpoint = self._remote.fetch(CheckpointFolder(Path(folder)), step=step)
+            return (checkpoint.step, checkpoint.load(only=key)[key]) if checkpoint else None
+
+
+def _open(args: argparse.Namespace) -> _Folder | _Url:
+    return _Url(args.place) if "://" in args.place else _Folder(Path(args.place))
+
+
+def _names(place: _Folder | _Url, step: int | None) -> list[str]:
+    names = place.published()
+    if step is not None:
+        names = [name for name in names if name == f"step-{step:09d}"]
+        if not names:
+            raise CheckpointError(f"{place.shown} has no checkpoint of step {step}")
+    return names
 
 
 def _list(args: argparse.Namespace) -> int:
-    args.step = None
-    _report(args, _examine(_paths(args), digests=False))
+    place = _open(args)
+    _report(args, place, _examine(place, place.published(), digests=False))
     return exit_codes.FINISHED
 
 
 def _verify(args: argparse.Namespace) -> int:
-    found = _examine(_paths(args), digests=True)
-    _report(args, found)
+    place = _open(args)
+    found = _examine(place, _names(place, args.step), digests=True)
+    _report(args, place, found)
     return exit_codes.FAILED if any(isinstance(result, CheckpointError) for result in found.values()) else 0
 
 
 def _prune(args: argparse.Namespace) -> int:
     rules = Retention(last=args.last, every=args.every, best=args.best, metric=args.metric, mode=args.mode)
-    gone = _open(args).prune(rules, digests=True)
+    place = _open(args)
+    gone = [place.path(name) for name in place.prune(rules)]
     if args.json:
-        _print_json({"deleted": [str(path) for path in gone]})
+        _print_json({"deleted": gone})
     else:
         for path in gone:
             print(f"deleted {path}")
@@ -121,28 +186,28 @@ def _prune(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     if args.output.suffix not in {".safetensors", ".pt"}:
         raise ValueError(f"{args.output} must end in .safetensors or .pt, which says the format")
-    if args.step is None:
-        checkpoint = _open(args).newest()
-        if checkpoint is None:
-            raise CheckpointError(f"{args.folder} has no checkpoint that is whole")
-    else:
-        checkpoint = verify(_paths(args)[0])
-    state = checkpoint.load(only=args.key)[args.key]
+    place = _open(args)
+    if args.step is not None:
+        _names(place, args.step)
+    loaded = place.load(args.step, args.key)
+    if loaded is None:
+        raise CheckpointError(f"{place.shown} has no checkpoint that is whole")
+    step, state = loaded
     temporary = args.output.with_name(f".{args.output.name}-{os.getpid()}")
     try:
         if args.output.suffix == ".pt":
             torch.save(state, temporary)
         else:
-            _write_safetensors(temporary, state, {"step": str(checkpoint.step)})
+            _write_safetensors(temporary, state, {"step": str(step)})
         disk.rename(temporary, args.output)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"{args.output} cannot be written: {error}") from error
     finally:
         disk.remove(temporary)
     if args.json:
-        _print_json({"step": checkpoint.step, "output": str(args.output)})
+        _print_json({"step": step, "output": str(args.output)})
     else:
-        print(f"{args.output}: '{args.key}' of step {checkpoint.step}")
+        print(f"{args.output}: '{args.key}' of step {step}")
     return exit_codes.FINISHED
 
 
@@ -166,37 +231,37 @@ def _write_safetensors(path: Path, state: Any, metadata: Mapping[str, str]) -> N
         file.sync()
 
 
-def _examine(paths: Sequence[Path], *, digests: bool) -> dict[Path, Checkpoint | CheckpointError]:
-    found: dict[Path, Checkpoint | CheckpointError] = {}
-    for path in paths:
+def _examine(place: _Folder | _Url, names: Sequence[str], *, digests: bool) -> dict[str, Checkpoint | CheckpointError]:
+    found: dict[str, Checkpoint | CheckpointError] = {}
+    for name in names:
         try:
-            found[path] = verify(path, contents=digests)
+            found[name] = place.verify(name, contents=digests)
         except CheckpointError as error:
-            found[path] = error
+            found[name] = error
     return found
 
 
-def _report(args: argparse.Namespace, found: Mapping[Path, Checkpoint | CheckpointError]) -> None:
+def _report(args: argparse.Namespace, place: _Folder | _Url, found: Mapping[str, Checkpoint | CheckpointError]) -> None:
     if args.json:
-        _print_json({"checkpoints": [_as_json(path, result) for path, result in found.items()]})
+        _print_json({"checkpoints": [_as_json(place.path(name), result) for name, result in found.items()]})
         return
     if not found:
-        print(f"{args.folder} has no checkpoints")
-    for path, result in found.items():
+        print(f"{place.shown} has no checkpoints")
+    for name, result in found.items():
         if isinstance(result, CheckpointError):
-            print(f"{path.name}  DAMAGED: {result}")
+            print(f"{name}  DAMAGED: {result}")
             continue
         made = datetime.fromtimestamp(result.time, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         who = f"{result.writer.run or '-'} generation {result.writer.generation}"
-        figures = " ".join(f"{name}={value:g}" for name, value in result.metrics.items())
-        print(f"{path.name}  {result.size / 1e6:10.1f} MB  {made}  {who}  {figures}".rstrip())
+        figures = " ".join(f"{key}={value:g}" for key, value in result.metrics.items())
+        print(f"{name}  {result.size / 1e6:10.1f} MB  {made}  {who}  {figures}".rstrip())
 
 
-def _as_json(path: Path, result: Checkpoint | CheckpointError) -> dict[str, Any]:
+def _as_json(path: str, result: Checkpoint | CheckpointError) -> dict[str, Any]:
     if isinstance(result, CheckpointError):
-        return {"path": str(path), "whole": False, "reason": str(result)}
+        return {"path": path, "whole": False, "reason": str(result)}
     return {
-        "path": str(path),
+        "path": path,
         "whole": True,
         "step": result.step,
         "bytes": result.size,

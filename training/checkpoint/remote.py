@@ -205,8 +205,14 @@ class Remote:
                 logger.warning("checkpoint skipped: %s/%s: %s", self.url, name, error)
         return None
 
-    def prune(self, keep: Retention) -> list[str]:
+    def prune(self, keep: Retention, *, digests: bool = False) -> list[str]:
         """Delete the checkpoints that no rule keeps, then the objects that none needs.
+
+        Damaged ones do not count, and go only when they are older than as many good ones as are kept for being newest.
+
+        Args:
+            keep: the rules.
+            digests: read everything to know what is good; else sizes are believed.
 
         Returns:
             Names of the manifests that are gone.
@@ -215,11 +221,20 @@ class Remote:
             StaleWriterError: a newer world has published here.
             CheckpointError: the store refuses or is away.
         """
+        whole: list[Checkpoint] = []
+        doomed: list[Checkpoint] = []
         published = self.manifests()
         self._check_fence(published)
-        wanted = keep.keep(Kept(step=checkpoint.step, metrics=checkpoint.metrics) for checkpoint in published)
-        doomed = [checkpoint for checkpoint in published if checkpoint.step not in wanted]
-        needed = {digest for one in published if one.step in wanted for _, digest in one.files.values()}
+        for checkpoint in published:
+            try:
+                whole.append(self.verify(f"{checkpoint.path.name}.json", contents=digests))
+            except _DamagedError:
+                if len(whole) >= keep.last:
+                    doomed.append(checkpoint)
+        wanted = keep.keep(Kept(step=checkpoint.step, metrics=checkpoint.metrics) for checkpoint in whole)
+        doomed += [checkpoint for checkpoint in whole if checkpoint.step not in wanted]
+        steps = {checkpoint.step for checkpoint in doomed}
+        needed = {digest for one in published if one.step not in steps for _, digest in one.files.values()}
         gone = [f"{checkpoint.path.name}.json" for checkpoint in doomed]
         with self._told("cannot be written"):
             for name in gone:
