@@ -97,6 +97,9 @@ bench-chaos: setup ## 200 random faults on one job, and what must hold neverthel
 bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and seconds (15 minutes)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py
 
+bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,000 workers, kubelets simulated (20 minutes)
+	@PYTHONPATH=.:tests/controller .venv/bin/python benchmarks/controller.py --write-docs
+
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9
@@ -128,4 +131,4 @@ bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and se
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-controller

@@ -1,6 +1,7 @@
-"""A real etcd and a real kube-apiserver for the tests of the controller; the tests play kubelet and scheduler.
+"""A real control plane for the tests of the controller: etcd, API server, scheduler, controller-manager.
 
-No controller-manager runs here: nothing collects garbage, ends namespaces or writes node conditions but the tests.
+The tests play the kubelets; the benchmark lets kwok play them. Of the controller-manager run the parts that a job
+meets: garbage collection, the end of namespaces, the removal of pods whose node is gone, disruption budgets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from infra.local.engines import locate
 from training.controller.crd import custom_resource_definition
@@ -33,11 +36,22 @@ T = TypeVar("T")
 ADMIN_TOKEN = "admin-token"
 CONTROLLER_TOKEN = "controller-token"
 CONTROLLER_USER = "system:serviceaccount:trainyard-system:elastic-controller"
+SCHEDULER_TOKEN = "scheduler-token"
+MANAGERS = (
+    "garbage-collector-controller",
+    "namespace-controller",
+    "pod-garbage-collector-controller",
+    "disruption-controller",
+)
+"""What runs of the controller-manager. Nobody plays the nodes' heartbeats, so the node life cycle does not."""
 # Seconds. A wait ends as soon as what it waits for is there, so this costs nothing; a machine whose disk or processor
 # stands still for a while must not decide a test.
 PATIENCE = 120.0
 NODE = "steady-node"
-"""A node with one GPU that is there all the time."""
+"""A node that is there all the time and takes all pods but those that `prefer` another."""
+OWN_POD = "tests.invalid/own"
+"""Taint of the other nodes: pods come there only if their test wants it."""
+HOSTNAME = "kubernetes.io/hostname"
 UPSTREAM_SAMPLE = """
 apiVersion: elastic.pytorch.org/v1alpha1
 kind: ElasticJob
@@ -115,14 +129,89 @@ def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, within: 
     return process.wait()
 
 
+@contextlib.contextmanager
+def control_plane(folder: Path) -> Iterator[Cluster]:
+    """A control plane below a folder, until the end of the block; `start` adds other programs to it."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key_file = folder / "service-accounts.key"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    tokens = folder / "tokens.csv"
+    tokens.write_text(
+        f'{ADMIN_TOKEN},admin,admin,"system:masters"\n'
+        f"{SCHEDULER_TOKEN},system:kube-scheduler,scheduler\n"
+        f'{CONTROLLER_TOKEN},{CONTROLLER_USER},controller,"system:serviceaccounts"\n'
+    )
+    client_port, peer_port, secure_port = free_port(), free_port(), free_port()
+    store = f"http://127.0.0.1:{client_port}"
+    commands = {
+        "etcd": [
+            engine("etcd"),
+            f"--data-dir={folder / 'etcd'}",
+            f"--listen-client-urls={store}",
+            f"--advertise-client-urls={store}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        ],
+        "kube-apiserver": [
+            engine("kube-apiserver"),
+            f"--etcd-servers={store}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={secure_port}",
+            f"--cert-dir={folder / 'certificates'}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={tokens}",
+            "--service-account-issuer=https://test.invalid",
+            f"--service-account-key-file={key_file}",
+            f"--service-account-signing-key-file={key_file}",
+            "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+    }
+    ca = folder / "certificates" / "apiserver.crt"
+    made = Cluster(f"https://127.0.0.1:{secure_port}", ca, folder, commands, store)
+    alone = ("--leader-elect=false", "--secure-port=0")
+    try:
+        for name in ("etcd", "kube-apiserver"):
+            made.start(name)
+        made.connect()
+        made.wait_ready()
+        scheduler, manager = made.kubeconfig(SCHEDULER_TOKEN), made.kubeconfig(ADMIN_TOKEN)
+        commands["kube-scheduler"] = [
+            engine("kube-scheduler"),
+            f"--kubeconfig={scheduler}",
+            "--kube-api-qps=400",  # at the default of 50 a large job waits for nothing else
+            "--kube-api-burst=800",
+            *alone,
+        ]
+        commands["kube-controller-manager"] = [
+            engine("kube-controller-manager"),
+            f"--kubeconfig={manager}",
+            f"--controllers={','.join(MANAGERS)}",
+            *alone,
+        ]
+        for name in ("kube-scheduler", "kube-controller-manager"):
+            made.start(name)
+        install(made)
+        yield made
+    finally:
+        for process in reversed(made.processes.values()):
+            end(process)
+
+
 @dataclass
 class Cluster:
-    """The API server, with what a kubelet and a scheduler would do as methods."""
+    """The API server, with what a kubelet would do as methods."""
 
     server: str
     ca: Path
     folder: Path
     commands: dict[str, list[str]]
+    store: str
+    """URL of etcd."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     admin: httpx2.Client = field(init=False)
 
@@ -154,6 +243,12 @@ class Cluster:
                 return False
 
         eventually("API server ready", ready, pause=0.2)
+
+    def compact(self) -> None:
+        """etcd forgets all that was before this moment: nobody can read on from there."""
+        with httpx2.Client(base_url=self.store, timeout=PATIENCE) as etcd:
+            now = etcd.post("/v3/kv/range", json={"key": "AA=="}).json()["header"]["revision"]
+            etcd.post("/v3/kv/compaction", json={"revision": now, "physical": True}).raise_for_status()
 
     def kubeconfig(self, token: str) -> Path:
         """A kubeconfig for the holder of a token."""
@@ -204,23 +299,16 @@ class Cluster:
         answer = self.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         return bool(answer["status"]["allowed"])
 
-    def node(self, name: str, *, gpus: int = 0, ready: bool = True, labels: dict[str, str] | None = None) -> None:
-        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
-        resources = {"cpu": "8", "memory": "32Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
-        self.merge(
-            f"/api/v1/nodes/{name}/status",
-            {
-                "status": {
-                    "capacity": resources,
-                    "allocatable": resources,
-                    "conditions": [
-                        {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}
-                    ],
-                }
-            },
-        )
-        if ready:  # the API server taints new nodes, the node life-cycle controller opens them
-            self.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    def node(self, name: str, *, gpus: int = 0, labels: dict[str, str] | None = None) -> None:
+        """A node that is ready; whoever plays its kubelet calls `run_pods`."""
+        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {HOSTNAME: name, **(labels or {})}}})
+        resources = {"cpu": "800", "memory": "3200Gi", "pods": "2000"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+        ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        status = {"capacity": resources, "allocatable": resources, "conditions": ready}
+        self.merge(f"/api/v1/nodes/{name}/status", {"status": status})
+        # The API server taints new nodes, the node life-cycle controller would open them.
+        taints = None if name == NODE else [{"key": OWN_POD, "effect": "NoSchedule"}]
+        self.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": taints}})
 
     def job(self, namespace: str, name: str) -> Object:
         return self.call("GET", f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}")
@@ -228,10 +316,6 @@ class Cluster:
     def pods(self, namespace: str) -> dict[str, Object]:
         listed = self.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
         return {pod["metadata"]["name"]: pod for pod in listed}
-
-    def bind(self, namespace: str, pod: str, node: str) -> None:
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
 
     def phase(
         self,
@@ -263,25 +347,25 @@ class Cluster:
         self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod}", body)
 
     def run_pods(self, namespace: str, node: str) -> dict[str, Object]:
-        """What scheduler and kubelets do in a healthy cluster: pods are bound, run, and end when told to."""
+        """What a node's kubelet does when all is well: its pods run, and end when told to; returns those that stay."""
         for name, pod in self.pods(namespace).items():
+            if pod["spec"].get("nodeName") != node:
+                continue
             try:
-                self._care_for(namespace, name, pod, node)
+                self._care_for(namespace, name, pod)
             except ApiRefusalError as refusal:
                 if refusal.code not in {404, 409}:  # deleted, or told to go, since it was listed
                     raise
         return {name: pod for name, pod in self.pods(namespace).items() if not pod["metadata"].get("deletionTimestamp")}
 
-    def _care_for(self, namespace: str, name: str, pod: Object, node: str) -> None:
+    def _care_for(self, namespace: str, name: str, pod: Object) -> None:
         if pod["metadata"].get("deletionTimestamp"):
             self.remove(namespace, name, pod["metadata"]["uid"])
         elif pod["status"]["phase"] == "Pending":
-            if not pod["spec"].get("nodeName"):
-                self.bind(namespace, name, node)
             self.phase(namespace, name, "Running")
 
     def wait_running(self, namespace: str, number: int, node: str) -> dict[str, Object]:
-        """Plays kubelet until exactly so many pods run."""
+        """Plays a node's kubelet until exactly so many pods run."""
 
         def look() -> dict[str, Object]:
             pods = self.run_pods(namespace, node)
@@ -332,6 +416,16 @@ def elastic_job(name: str, *, replicas: int = 2, **spec: Any) -> Object:
         "metadata": {"name": name},
         "spec": {"rdzvEndpoint": "etcd.trainyard-system:2379", "replicaSpecs": {"Worker": worker}, **spec},
     }
+
+
+def prefer(job: Object, node: str) -> Object:
+    """The job with workers that go to a node of their test while they can."""
+    spec = job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
+    spec["tolerations"] = [{"key": OWN_POD, "operator": "Exists"}]
+    wish = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
+    preferred = [{"weight": 100, "preference": wish}]
+    spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return job
 
 
 def install(cluster: Cluster) -> None:

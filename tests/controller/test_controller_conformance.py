@@ -1,4 +1,4 @@
-"""What the ElasticJob API promises, point by point, with the controller as a process on a real kube-apiserver.
+"""What the ElasticJob API promises, point by point, with the controller as a process on a real control plane.
 
 The points are numbered C1 to C26; some have their test in `test_controller_loop.py` and `test_controller_failover.py`.
 """
@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 import yaml
-from real_api_server import JOBS, NODE, UPSTREAM_SAMPLE, ApiRefusalError, Cluster, elastic_job, eventually
+from real_api_server import (
+    HOSTNAME,
+    JOBS,
+    NODE,
+    OWN_POD,
+    UPSTREAM_SAMPLE,
+    ApiRefusalError,
+    Cluster,
+    elastic_job,
+    eventually,
+    prefer,
+)
 
 pytest_plugins = ["api_server_fixture"]
 
@@ -108,22 +119,36 @@ class TestObjects:
         (first,) = cluster.wait_running(namespace, 1, NODE).values()
         cluster.call("DELETE", f"{JOBS}/namespaces/{namespace}/elasticjobs/rerun")
         submit(cluster, elastic_job("rerun", replicas=1), namespace)
-        owner = cluster.job(namespace, "rerun")["metadata"]["uid"]
 
         def of_the_second() -> list[dict[str, Any]]:
             pods = cluster.pods(namespace).values()
-            return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == owner]
+            return [pod for pod in pods if pod["metadata"]["uid"] != first["metadata"]["uid"]]
 
         (second,) = eventually("a worker of the second job", of_the_second)
         assert argument(first, "rdzv_id") != argument(second, "rdzv_id")
+        (left,) = cluster.wait_running(namespace, 1, NODE).values()  # the first job's is told to go, and goes
+        assert left["metadata"]["uid"] == second["metadata"]["uid"]
+        assert status_of(cluster, namespace, "rerun")["disruptions"] == 0
 
-        def first_is_let_go() -> bool:
-            left = [
-                pod for pod in cluster.pods(namespace).values() if pod["metadata"]["uid"] == first["metadata"]["uid"]
-            ]
-            return not any(pod["metadata"].get("finalizers") for pod in left)
+    def test_a_deleted_job_and_a_deleted_namespace_leave_nothing(self, cluster: Cluster) -> None:
+        namespace = submit(cluster, elastic_job("litter"))
+        submit(cluster, elastic_job("rest"), namespace)
+        cluster.wait_running(namespace, 4, NODE)
+        cluster.call("DELETE", f"{JOBS}/namespaces/{namespace}/elasticjobs/litter")
+        assert sorted(cluster.wait_running(namespace, 2, NODE)) == ["rest-worker-0", "rest-worker-1"]
 
-        eventually("the first job's worker is the garbage collector's, who is not here", first_is_let_go)
+        def services() -> list[str]:
+            listed = cluster.call("GET", f"/api/v1/namespaces/{namespace}/services")["items"]
+            return [service["metadata"]["name"] for service in listed]
+
+        eventually("the Service of the other job alone", lambda: services() == ["rest-workers"])
+        cluster.call("DELETE", f"/api/v1/namespaces/{namespace}")
+
+        def gone() -> bool:
+            cluster.run_pods(namespace, NODE)
+            return cluster.admin.get(f"/api/v1/namespaces/{namespace}").status_code == 404
+
+        eventually("the namespace has gone", gone)
 
     def test_c26_what_the_user_writes_while_the_status_is_written_stays(self, cluster: Cluster) -> None:
         body = elastic_job("edited", minReplicas=1, maxReplicas=4, ttlSecondsAfterFinished=600)
@@ -242,13 +267,14 @@ class TestEnds:
         cluster.node("mute", gpus=1)
         body = elastic_job("stuck", replicas=1)
         body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
-        namespace = submit(cluster, body)
+        namespace = submit(cluster, prefer(body, "mute"))
         old = cluster.wait_running(namespace, 1, "mute")["stuck-worker-0"]["metadata"]["uid"]
         cluster.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/stuck-worker-0")
         eventually("a successor under another name", lambda: "stuck-worker-1" in cluster.pods(namespace))
         assert cluster.pods(namespace)["stuck-worker-0"]["metadata"]["uid"] == old  # its node may still answer
-        taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
-        cluster.merge("/api/v1/nodes/mute", {"spec": {"taints": [taint]}})
+        taints = [{"key": OWN_POD, "effect": "NoSchedule"}]
+        taints.append({"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"})
+        cluster.merge("/api/v1/nodes/mute", {"spec": {"taints": taints}})
         eventually("it is removed by force", lambda: "stuck-worker-0" not in cluster.pods(namespace))
 
     def test_c19_the_budget_counts_over_pods(self, cluster: Cluster) -> None:
@@ -338,14 +364,15 @@ class TestCapacity:
         body = elastic_job("probe", replicas=1, minReplicas=1, maxReplicas=4, scaling=scaling)
         spec = body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
         spec["nodeSelector"] = label
+        spec["tolerations"] = [{"key": OWN_POD, "operator": "Exists"}]
         spec["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+        # What the controller does not read; the scheduler will tell.
+        elsewhere = {"matchExpressions": [{"key": HOSTNAME, "operator": "NotIn", "values": ["probed-2"]}]}
+        required = {"nodeSelectorTerms": [elsewhere]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
         namespace = submit(cluster, body)
         assert sorted(cluster.wait_running(namespace, 2, "probed-1")) == ["probe-worker-0", "probe-worker-1"]
         cluster.node("probed-2", gpus=1, labels=label)
         eventually("one more worker, for the new node", lambda: len(cluster.pods(namespace)) == 3)
-        cluster.call("DELETE", "/api/v1/nodes/probed-2")
-        full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
-        cluster.phase(namespace, "probe-worker-2", "Pending", conditions=[full])
         eventually("it is given up", lambda: sorted(cluster.pods(namespace)) == ["probe-worker-0", "probe-worker-1"])
         wait_books(cluster, namespace, "probe", restarts=0, disruptions=0)
-        cluster.call("DELETE", "/api/v1/nodes/probed-1")  # other tests count the GPUs of the largest node

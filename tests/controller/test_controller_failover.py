@@ -6,7 +6,7 @@ import signal
 
 import httpx2
 import pytest
-from real_api_server import JOBS, PATIENCE, Cluster, elastic_job, end, eventually, start_controller
+from real_api_server import JOBS, NODE, PATIENCE, Cluster, elastic_job, end, eventually, start_controller
 
 from training.controller.rbac import LEASE_NAME
 
@@ -43,7 +43,6 @@ def test_c22_a_controller_killed_in_the_middle_of_a_scale_up_is_continued(cluste
 def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(cluster: Cluster) -> None:
     """The second sees the failed pod vanish while it waits, and not that it was counted."""
     namespace = cluster.allow_lease(cluster.namespace("failover-books"))
-    cluster.node("failover-node", gpus=1)
     options = (f"--lease-namespace={namespace}", f"--namespace={namespace}")
     first = start_controller(cluster, *options)
     second = None
@@ -54,9 +53,9 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
         eventually("the second waits", lambda: "another controller leads" in waiting.log.read_text())
         body = elastic_job("digits", minReplicas=1, maxReplicas=2, backoffLimit=1)
         cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", body)
-        cluster.wait_running(namespace, 2, "failover-node")
+        cluster.wait_running(namespace, 2, NODE)
         cluster.phase(namespace, "digits-worker-1", "Failed", exit_code=137)
-        cluster.wait_running(namespace, 2, "failover-node")
+        cluster.wait_running(namespace, 2, NODE)
         count = "trainyard_worker_pods"
         eventually("the second has seen it", lambda: waiting.metrics()[count] == first.metrics()[count] == 2)
         eventually("and has nothing to do", lambda: waiting.metrics()["trainyard_queue_length"] == 0)
@@ -75,14 +74,13 @@ def test_a_failure_that_the_first_has_counted_is_not_counted_by_the_second(clust
 
 def test_c23_a_leader_that_stood_still_and_wakes_up_beside_its_successor_does_no_harm(cluster: Cluster) -> None:
     namespace = cluster.allow_lease(cluster.namespace("failover-frozen"))
-    cluster.node("frozen-node", gpus=1)
     options = (f"--lease-namespace={namespace}", f"--namespace={namespace}")
     first = start_controller(cluster, *options)
     second = None
     try:
         eventually("the first leads", lambda: first.leading)
         cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", elastic_job("digits"))
-        cluster.wait_running(namespace, 2, "frozen-node")
+        cluster.wait_running(namespace, 2, NODE)
         first.process.send_signal(signal.SIGSTOP)
         # 15 s would pass until its lease runs out
         cluster.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_NAME}")
@@ -96,7 +94,7 @@ def test_c23_a_leader_that_stood_still_and_wakes_up_beside_its_successor_does_no
             return bool(cluster.job(namespace, "digits")["status"]["restarts"] == 1)
 
         eventually("the failure is counted", counted)
-        pods = cluster.wait_running(namespace, 2, "frozen-node")
+        pods = cluster.wait_running(namespace, 2, NODE)
         assert sorted(pods) == ["digits-worker-0", "digits-worker-1"]
         eventually("the first has stepped back", lambda: not first.leading and leader.leading)
         status = cluster.job(namespace, "digits")["status"]

@@ -6,9 +6,12 @@ import asyncio
 import itertools
 import queue
 import random
+import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,9 +19,20 @@ import httpx2
 import pytest
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.generic_client import BasicRequest
-from real_api_server import CONTROLLER_TOKEN, JOBS, NODE, PATIENCE, Cluster, elastic_job, eventually
+from real_api_server import (
+    CONTROLLER_TOKEN,
+    JOBS,
+    NODE,
+    PATIENCE,
+    Cluster,
+    elastic_job,
+    end,
+    eventually,
+    start_controller,
+)
 
-from training.controller.client import Api
+from training.controller import executor
+from training.controller.client import Api, Object, Resource
 from training.controller.main import Controller
 
 pytest_plugins = ["api_server_fixture"]
@@ -63,6 +77,36 @@ class MortalApi(Api):
         return await super()._respond(request)
 
 
+class InterruptedApi(Api):
+    """Each watch is cut after a few news, as by a proxy that is restarted again and again."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        super().__init__(config)
+        self.cuts = 0
+
+    async def watch(
+        self, kind: Resource, namespace: str | None, labels: str | None, version: str
+    ) -> AsyncIterator[tuple[str, Object]]:
+        news = 0
+        async for event in super().watch(kind, namespace, labels, version):
+            yield event
+            news += 1
+            if news == 3:
+                self.cuts += 1
+                raise httpx2.ReadError("the connection was cut")
+
+
+class JumpingClock(datetime):
+    """A clock that is set an hour forward or back every other time that somebody looks at it."""
+
+    looks = itertools.count()
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> JumpingClock:
+        hours = (0, 0, 1, 1, 0, -1)[next(cls.looks) % 6]
+        return cls.fromtimestamp(time.time() + 3600 * hours, tz)
+
+
 A = TypeVar("A", bound=Api)
 
 
@@ -105,6 +149,10 @@ def books(cluster: Cluster, namespace: str) -> tuple[int, int]:
     return status.get("restarts", 0), status.get("disruptions", 0)
 
 
+def uid_of(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
+
+
 def test_with_calls_that_fail_all_becomes_as_it_should(cluster: Cluster) -> None:
     namespace = "faults-calls"
     submit(cluster, namespace, replicas=4)
@@ -122,6 +170,60 @@ def test_with_calls_that_fail_all_becomes_as_it_should(cluster: Cluster) -> None
         cluster.wait_running(namespace, 2, NODE)
         assert books(cluster, namespace) == (1, 0)
         assert api.lost > 0
+
+
+def test_watches_that_are_cut_again_and_again_go_on_where_they_ended(cluster: Cluster) -> None:
+    namespace = "faults-cuts"
+    submit(cluster, namespace, replicas=4)
+    with controller_with(cluster, namespace, InterruptedApi) as api:
+        cluster.wait_running(namespace, 4, NODE)
+        cluster.phase(namespace, "digits-worker-1", "Failed", exit_code=137)
+        eventually("the failure is counted", lambda: books(cluster, namespace) == (1, 0))
+        assert sorted(cluster.wait_running(namespace, 4, NODE)) == [f"digits-worker-{i}" for i in range(4)]
+        assert api.cuts > 0
+
+
+def test_a_clock_that_jumps_makes_no_worker_and_no_count(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = "faults-clock"
+    monkeypatch.setattr(executor, "datetime", JumpingClock)
+    submit(cluster, namespace, replicas=2, backoffLimit=3)
+    with controller_with(cluster, namespace, Api):
+        cluster.wait_running(namespace, 2, NODE)
+        cluster.merge(f"{JOBS}/namespaces/{namespace}/elasticjobs/digits/scale", {"spec": {"replicas": 4}})
+        before = cluster.wait_running(namespace, 4, NODE)
+        cluster.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/digits-worker-3")
+        eventually("the loss is counted", lambda: books(cluster, namespace) == (0, 1))
+        after = cluster.wait_running(namespace, 4, NODE)
+        kept = {name for name in before if name in after and before[name]["metadata"]["uid"] == uid_of(after[name])}
+        assert kept == {"digits-worker-0", "digits-worker-1", "digits-worker-2"}
+        assert books(cluster, namespace) == (0, 1)
+
+
+def test_after_a_compaction_of_etcd_a_watch_begins_anew_and_misses_nothing(cluster: Cluster) -> None:
+    """What happened while the controller stood still is in no watch any more: the API server answers 410."""
+    namespace = "faults-compaction"
+    submit(cluster, namespace, replicas=3)
+    controller = start_controller(cluster, f"--namespace={namespace}", f"--lease-namespace={namespace}")
+    try:
+        cluster.wait_running(namespace, 3, NODE)
+        eventually("all is in the status", lambda: cluster.job(namespace, "digits")["status"]["readyReplicas"] == 3)
+        lists = controller.metrics()["trainyard_lists_total"]
+        controller.process.send_signal(signal.SIGSTOP)
+        end(cluster.processes["kube-apiserver"], signal.SIGKILL)  # and with it its own memory of the latest news
+        cluster.start("kube-apiserver")
+        cluster.wait_ready()
+        cluster.phase(namespace, "digits-worker-1", "Failed", exit_code=137)
+        cluster.phase(namespace, "digits-worker-2", "Failed", exit_code=137)
+        cluster.compact()
+        controller.process.send_signal(signal.SIGCONT)
+        eventually("both failures are counted", lambda: books(cluster, namespace) == (2, 0))
+        assert sorted(cluster.wait_running(namespace, 3, NODE)) == [f"digits-worker-{i}" for i in range(3)]
+        assert books(cluster, namespace) == (2, 0)
+        eventually("new lists were read", lambda: controller.metrics()["trainyard_lists_total"] > lists)
+    finally:
+        controller.process.send_signal(signal.SIGCONT)
+        assert end(controller.process) == 0, controller.log.read_text()
+    assert "Traceback" not in controller.log.read_text()
 
 
 def test_a_controller_that_dies_after_each_step_is_taken_up_by_the_next(cluster: Cluster) -> None:

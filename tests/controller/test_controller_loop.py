@@ -1,4 +1,4 @@
-"""The controller as a process, with its own rights, on a real kube-apiserver; the test plays scheduler and kubelet."""
+"""The controller as a process, with its own rights, on a real control plane; the test plays the kubelets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 from real_api_server import (
     JOBS,
     NODE,
+    OWN_POD,
     PATIENCE,
     Cluster,
     ControllerProcess,
     elastic_job,
     end,
     eventually,
+    prefer,
 )
 
 from training.controller.rbac import LEASE_NAME, cluster_rules, lease_rules
@@ -156,9 +158,9 @@ def test_a_notice_brings_a_replacement_before_the_worker_leaves(
     cluster: Cluster, controller: ControllerProcess
 ) -> None:
     cluster.node("spot-1", gpus=1)
-    submit(cluster, "loop-notice", elastic_job("digits", minReplicas=1, maxReplicas=2))
+    submit(cluster, "loop-notice", prefer(elastic_job("digits", minReplicas=1, maxReplicas=2), "spot-1"))
     cluster.wait_running("loop-notice", 2, "spot-1")
-    taints = [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]
+    taints = [{"key": key, "effect": "NoSchedule"} for key in (OWN_POD, "aws-node-termination-handler/spot-itn")]
     reclaim_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     cluster.merge(
         "/api/v1/nodes/spot-1",
@@ -167,6 +169,12 @@ def test_a_notice_brings_a_replacement_before_the_worker_leaves(
     eventually("two replacements", lambda: len(cluster.pods("loop-notice")) == 4)
     pods = cluster.pods("loop-notice")
     assert not any(pod["metadata"].get("deletionTimestamp") for pod in pods.values())
+
+    def replaced() -> bool:
+        cluster.run_pods("loop-notice", NODE)
+        return len(cluster.run_pods("loop-notice", "spot-1")) == 2
+
+    eventually("two leave when the others run", replaced)
     left = cluster.wait_running("loop-notice", 2, NODE)
     assert sorted(left) == ["digits-worker-2", "digits-worker-3"]
     eventually("both are counted", lambda: cluster.job("loop-notice", "digits")["status"]["disruptions"] == 2)
@@ -177,7 +185,7 @@ def test_c15_a_node_that_is_gone_gives_its_stuck_pods_back(cluster: Cluster, con
     cluster.node("dying", gpus=1)
     body = elastic_job("digits", replicas=1)
     body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
-    submit(cluster, "loop-node", body)
+    submit(cluster, "loop-node", prefer(body, "dying"))
     old = cluster.wait_running("loop-node", 1, "dying")["digits-worker-0"]["metadata"]["uid"]
     cluster.call("DELETE", "/api/v1/nodes/dying")
 
@@ -197,7 +205,7 @@ def test_a_request_that_no_node_can_hold_is_said_at_once(cluster: Cluster, contr
     job = cluster.wait_condition("loop-greedy", "greedy", "WaitingForCapacity")
     waiting = next(c for c in job["status"]["conditions"] if c["type"] == "WaitingForCapacity")
     assert waiting["reason"] == "RequestTooLarge"
-    assert waiting["message"].startswith("each worker asks for 8 nvidia.com/gpu; the largest node has 1: ")
+    assert waiting["message"].startswith("each worker asks for 8 nvidia.com/gpu; the largest node has 4: ")
     assert waiting["message"].endswith("lower the request or add a pool")
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import httpx2
 from lightkube import ApiError
-from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.client_adapter import ConnectionParams, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import ALL_NS, BasicRequest, GenericAsyncClient
 from lightkube.core.resource import ApiInfo, ResourceDef
 from lightkube.generic_resource import (
@@ -28,6 +30,7 @@ from training.controller import pytorchjob
 from training.controller.api import GROUP, KIND, PLURAL, VERSION, GangScheduler
 from training.controller.gang import GANG_APIS
 from training.controller.gang import PLURAL as POD_GROUPS_PLURAL
+from training.controller.transport import Transport
 
 FIELD_MANAGER = "trainyard-elastic-controller"
 CONNECTIONS = 16
@@ -173,11 +176,17 @@ class Api:
     """Typed access to the objects that the controller works with."""
 
     def __init__(self, config: SingleConfig | None = None, *, rate: float = 400, burst: int = 800) -> None:
-        """Connects to `config`, else to the cluster that the process runs in, else to `KUBECONFIG`."""
-        timeout = httpx2.Timeout(CALL_TIMEOUT)
-        self._client = GenericAsyncClient(
-            ConnectionParams(timeout=timeout), config or KubeConfig.from_env().get(), field_manager=FIELD_MANAGER
-        )
+        """Connects to `config`, else to the cluster that the process runs in, else to `KUBECONFIG`.
+
+        Raises:
+            ConfigError: there is no configuration.
+        """
+        found = config or KubeConfig.from_env().get()
+        if found is None:
+            raise ConfigError("the kubeconfig names no context")
+        parameters = ConnectionParams(timeout=httpx2.Timeout(CALL_TIMEOUT))
+        parameters.transport = _transport(found)  # type: ignore[assignment]  # its type is that of the other client
+        self._client = GenericAsyncClient(parameters, found, field_manager=FIELD_MANAGER)
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._limit = RateLimit(rate, burst)
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -342,6 +351,13 @@ class Api:
     def _count(self, verb: str, kind: Resource) -> None:
         info = kind._api_info  # noqa: SLF001 -- lightkube's own name for a resource's place in the API
         self.calls[verb, f"{info.plural}/{info.action}" if info.action else info.plural] += 1
+
+
+def _transport(config: SingleConfig) -> httpx2.AsyncBaseTransport:
+    """Connections to the server that a configuration names, with its authority and certificates."""
+    if not config.cluster.server.startswith("https:"):
+        return Transport(None)
+    return Transport(verify_cluster(config.cluster, config.user or User(), config.abs_file))
 
 
 def code_of(error: Exception) -> int | None:
