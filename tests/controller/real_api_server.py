@@ -307,7 +307,7 @@ class Cluster:
         status = {"capacity": resources, "allocatable": resources, "conditions": ready}
         self.merge(f"/api/v1/nodes/{name}/status", {"status": status})
         # The API server taints new nodes, the node life-cycle controller would open them.
-        taints = None if name == NODE else [{"key": OWN_POD, "effect": "NoSchedule"}]
+        taints = None if name == NODE else [own_pods(name)]
         self.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": taints}})
 
     def job(self, namespace: str, name: str) -> Object:
@@ -418,10 +418,15 @@ def elastic_job(name: str, *, replicas: int = 2, **spec: Any) -> Object:
     }
 
 
+def own_pods(node: str) -> dict[str, str]:
+    """The taint that keeps other tests' pods away from a node, which is also what tolerates it."""
+    return {"key": OWN_POD, "value": node, "effect": "NoSchedule"}
+
+
 def prefer(job: Object, node: str) -> Object:
     """The job with workers that go to a node of their test while they can."""
     spec = job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
-    spec["tolerations"] = [{"key": OWN_POD, "operator": "Exists"}]
+    spec["tolerations"] = [own_pods(node)]
     wish = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
     preferred = [{"weight": 100, "preference": wish}]
     spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

@@ -17,12 +17,12 @@ from real_api_server import (
     HOSTNAME,
     JOBS,
     NODE,
-    OWN_POD,
     UPSTREAM_SAMPLE,
     ApiRefusalError,
     Cluster,
     elastic_job,
     eventually,
+    own_pods,
     prefer,
 )
 
@@ -272,8 +272,7 @@ class TestEnds:
         cluster.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/stuck-worker-0")
         eventually("a successor under another name", lambda: "stuck-worker-1" in cluster.pods(namespace))
         assert cluster.pods(namespace)["stuck-worker-0"]["metadata"]["uid"] == old  # its node may still answer
-        taints = [{"key": OWN_POD, "effect": "NoSchedule"}]
-        taints.append({"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"})
+        taints = [own_pods("mute"), {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]
         cluster.merge("/api/v1/nodes/mute", {"spec": {"taints": taints}})
         eventually("it is removed by force", lambda: "stuck-worker-0" not in cluster.pods(namespace))
 
@@ -364,7 +363,7 @@ class TestCapacity:
         body = elastic_job("probe", replicas=1, minReplicas=1, maxReplicas=4, scaling=scaling)
         spec = body["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
         spec["nodeSelector"] = label
-        spec["tolerations"] = [{"key": OWN_POD, "operator": "Exists"}]
+        spec["tolerations"] = [own_pods("probed-1"), own_pods("probed-2")]
         spec["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
         # What the controller does not read; the scheduler will tell.
         elsewhere = {"matchExpressions": [{"key": HOSTNAME, "operator": "NotIn", "values": ["probed-2"]}]}

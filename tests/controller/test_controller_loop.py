@@ -11,13 +11,13 @@ import pytest
 from real_api_server import (
     JOBS,
     NODE,
-    OWN_POD,
     PATIENCE,
     Cluster,
     ControllerProcess,
     elastic_job,
     end,
     eventually,
+    own_pods,
     prefer,
 )
 
@@ -160,7 +160,7 @@ def test_a_notice_brings_a_replacement_before_the_worker_leaves(
     cluster.node("spot-1", gpus=1)
     submit(cluster, "loop-notice", prefer(elastic_job("digits", minReplicas=1, maxReplicas=2), "spot-1"))
     cluster.wait_running("loop-notice", 2, "spot-1")
-    taints = [{"key": key, "effect": "NoSchedule"} for key in (OWN_POD, "aws-node-termination-handler/spot-itn")]
+    taints = [own_pods("spot-1"), {"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]
     reclaim_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     cluster.merge(
         "/api/v1/nodes/spot-1",
