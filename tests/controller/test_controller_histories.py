@@ -18,12 +18,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from training.controller.api import ConditionType, ElasticJob, ElasticJobStatus
 from training.controller.planner import (
+    NO_BUDGET,
     CreatePod,
+    CreateService,
+    CreateStore,
     DeleteJob,
     DeletePod,
     DeleteService,
     Plan,
     ReleasePod,
+    SetBudget,
     bounds,
     plan,
 )
@@ -48,7 +52,8 @@ class Histories(RuleBasedStateMachine):
         self.views: list[tuple[int, dict[str, PodRecord]]] = []
         self.nodes = {name: NodeRecord(name, allocatable=ROOM) for name in ("a", "b", "c")}
         self.born = 0
-        self.service = False
+        self.services: set[str] = set()
+        self.budget = NO_BUDGET
         self.deleted_job = False
         self.restarts_by_uid: dict[str, int] = {}
         self.touched: set[str] = set()
@@ -68,6 +73,7 @@ class Histories(RuleBasedStateMachine):
         success=st.sampled_from([None, "AnyWorker", "AllWorkers"]),
         growth=st.sampled_from([None, "Eager", "Probe"]),
         spares=st.integers(0, 2),
+        endpoint=st.sampled_from(["etcd:2379", "etcd:2379", None, "j-worker-0:29400"]),
         rule_for=st.sampled_from([None, "Ignore", "RestartPod", "RestartGroup", "FailJob"]),
     )
     def submit(
@@ -83,6 +89,7 @@ class Histories(RuleBasedStateMachine):
         success: str | None,
         growth: str | None,
         spares: int,
+        endpoint: str | None,
         rule_for: str | None,
     ) -> None:
         mode = "Capacity" if growth else "Manual"
@@ -92,7 +99,8 @@ class Histories(RuleBasedStateMachine):
             "scaling": scaling if growth or spares else None,
             "successPolicy": success,
             "failurePolicy": {"rules": [rule]} if rule_for else None,
-            "rdzvEndpoint": "etcd:2379",
+            "rdzvEndpoint": endpoint,
+            "rdzvBackend": "etcd" if endpoint == "etcd:2379" else "c10d",
             "backoffLimit": backoff_limit,
             "cleanPodPolicy": clean,
             "ttlSecondsAfterFinished": ttl,
@@ -270,6 +278,7 @@ class Histories(RuleBasedStateMachine):
             waiting = made.requeue_after is not None or any(p.terminating for p in self.pods.values())
             staying = self.staying()
             size = made.status.desired_replicas
+            waiting |= any(pod.store and not pod.ready for pod in self.pods.values())
             assert len(staying) == size + (self.spares if size == bounds(self.job)[1] else 0) or waiting
 
     def look(self) -> Plan:
@@ -284,10 +293,11 @@ class Histories(RuleBasedStateMachine):
             known,
             self.nodes,
             self.now,
-            service_exists=self.service,
+            missing_services=[name for name in self.job.service_names if name not in self.services],
             lost_nodes=lost,
             used=used,
             pods_version=self.version,
+            budget=self.budget,
         )
 
     def pass_over(self, actions: int | None) -> Plan:
@@ -304,7 +314,9 @@ class Histories(RuleBasedStateMachine):
                 assert pod is not None
                 assert pod.uid == action.uid
                 if made.status.first_success_time is not None and not made.status.ended:
-                    assert pod.phase == "Pending" or not pod.active, "stopped a worker that may still finish"
+                    assert pod.store or pod.phase == "Pending" or not pod.active, (
+                        "stopped a worker that may still finish"
+                    )
                 self.carry_out_deletion(action)
             elif isinstance(action, ReleasePod):
                 named = self.pods.get(action.name)
@@ -315,9 +327,18 @@ class Histories(RuleBasedStateMachine):
             elif isinstance(action, DeleteJob):
                 assert made.status.ended
                 self.deleted_job = True
+            elif isinstance(action, CreateStore):
+                assert "j-store" not in self.pods, "two stores"
+                self.create_store(action)
+            elif isinstance(action, SetBudget):
+                assert 0 <= action.least <= bounds(self.job)[0]
+                self.budget = action.least
+            elif isinstance(action, CreateService):
+                assert action.name not in self.services
+                self.services.add(action.name)
             else:
-                assert self.service == isinstance(action, DeleteService)
-                self.service = not self.service
+                assert isinstance(action, DeleteService)
+                self.services.discard(action.name)
         if actions is None and not made.status.ended and made.status.first_success_time is None:
             fewest, most = bounds(self.job)
             assert fewest <= made.status.desired_replicas <= most or self.job.spec.suspend
@@ -345,6 +366,21 @@ class Histories(RuleBasedStateMachine):
                 generation=action.generation,
                 created=self.now,
                 held=True,
+            )
+        )
+
+    def create_store(self, action: CreateStore) -> None:
+        self.born += 1
+        self.put(
+            PodRecord(
+                name="j-store",
+                uid=f"uid-{self.born:04}",
+                namespace="n",
+                job="j",
+                owner_uid=UID,
+                generation=action.generation,
+                created=self.now,
+                store=True,
             )
         )
 
@@ -384,6 +420,7 @@ class Histories(RuleBasedStateMachine):
             pod
             for pod in self.pods.values()
             if pod.active
+            and not pod.store
             and pod.generation == self.job.status.generation
             and not (pod.node in self.nodes and self.nodes[pod.node].notice)
         ]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from training.controller.api import ElasticJob, Reason
+from training.controller.api import ElasticJob, Reason, RendezvousBackend
 from training.controller.capacity import NoRoom, no_room, parse_quantity, worker_requests
 from training.controller.main import notices_of, parse_args
-from training.controller.pods import headless_service, rendezvous_id, worker_pod
+from training.controller.pods import headless_service, rendezvous_id, store_pod, worker_pod
 from training.controller.records import NodeRecord, PodRecord, merged_pod, node_record, parse_time, pod_record
 
 UID = "0123456789abcdef"
@@ -67,6 +67,7 @@ class TestWorkerPod:
             "PET_RDZV_ENDPOINT": "etcd:2379",
             "PET_RDZV_ID": "digits-01234567-3",
             "PET_NNODES": "1:4",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "25",
             "PET_LOCAL_ADDR": {"fieldRef": {"fieldPath": "status.podIP"}},
         }
 
@@ -112,10 +113,68 @@ class TestWorkerPod:
         assert repr(self.TEMPLATE) == before
 
     def test_the_service_names_workers_before_they_are_ready(self) -> None:
-        service = headless_service(job(self.TEMPLATE))
+        service = headless_service(job(self.TEMPLATE), "digits-workers")
         assert service["metadata"]["name"] == worker_pod(job(self.TEMPLATE), 0, 1, "2:2")["spec"]["subdomain"]
         assert service["spec"]["clusterIP"] == "None"
         assert service["spec"]["publishNotReadyAddresses"] is True
+
+    def test_the_name_that_upstreams_endpoints_used_leads_to_the_first_worker(self) -> None:
+        wanted = job(self.TEMPLATE)
+        assert wanted.service_names == ("digits-workers", "digits-worker-0")
+        selector = headless_service(wanted, "digits-worker-0")["spec"]["selector"]
+        labels = worker_pod(wanted, 0, 1, "2:2")["metadata"]["labels"]
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= worker_pod(wanted, 1, 1, "2:2")["metadata"]["labels"].items()
+        wanted.spec.worker_services, wanted.spec.max_replicas = True, 3
+        assert wanted.service_names == ("digits-workers", *(f"digits-worker-{i}" for i in range(3)))
+
+    def test_the_arguments_can_be_left_out_and_the_variables_stay(self) -> None:
+        wanted = job(self.TEMPLATE)
+        wanted.spec.inject_arguments = False
+        main = worker_pod(wanted, 0, 1, "2:2")["spec"]["containers"][1]
+        assert main["args"] == ["--rdzv_backend=c10d", "train.py"]
+        assert {"name": "PET_NNODES", "value": "2:2"} in main["env"]
+
+    @pytest.mark.parametrize(("grace", "told"), [(None, "25"), (10, "5"), (3, "1"), (120, None)])
+    def test_the_launcher_does_not_wait_for_its_processes_until_it_is_killed_with_them(
+        self, grace: int | None, told: str | None
+    ) -> None:
+        spec = {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": grace}
+        main = worker_pod(job({"spec": spec}), 0, 1, "2:2")["spec"]["containers"][0]
+        env = {variable["name"]: variable.get("value") for variable in main["env"]}
+        assert env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") == told
+
+    def test_the_store_of_a_job_is_kept_off_spot_machines_and_found_by_its_name(self) -> None:
+        wanted = job(self.TEMPLATE)
+        wanted.spec.rdzv_endpoint = None
+        made = store_pod(wanted, 3)
+        assert made["metadata"]["name"] == wanted.store_name == wanted.service_names[-1] == "digits-store"
+        selector = headless_service(wanted, "digits-store")["spec"]["selector"]
+        assert selector.items() <= made["metadata"]["labels"].items()
+        assert not wanted.selector().items() <= made["metadata"]["labels"].items()  # it is no worker
+        (container,) = made["spec"]["containers"]
+        assert container["image"] == "i"
+        terms = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = terms["nodeSelectorTerms"]
+        assert {"key": "eks.amazonaws.com/capacityType", "operator": "NotIn", "values": ["SPOT"]} in (
+            term["matchExpressions"]
+        )
+        assert pod_record(made | {"metadata": made["metadata"] | {"uid": "u"}}).store
+        main = worker_pod(wanted, 0, 3, "1:4")["spec"]["containers"][1]
+        assert main["args"][:2] == ["--rdzv_backend=c10d", "--rdzv_endpoint=digits-store:29400"]
+        assert {"name": "PET_RDZV_CONF", "value": "join_timeout=900,last_call_timeout=5,is_host=false"} in main["env"]
+
+    def test_the_first_worker_hosts_where_the_endpoint_names_it(self) -> None:
+        wanted = job(self.TEMPLATE)
+        wanted.spec.rdzv_backend = RendezvousBackend.C10D
+        wanted.spec.rdzv_endpoint = "digits-worker-0:29400"
+        for index, says in ((0, "is_host=true"), (1, "is_host=false")):
+            spec = worker_pod(wanted, index, 1, "1:4")["spec"]
+            env = {variable["name"]: variable.get("value") for variable in spec["containers"][1]["env"]}
+            assert says in str(env["PET_RDZV_CONF"])
+            assert ("affinity" in spec) == (index == 0)
+        wanted.spec.rdzv_conf = {"is_host": "true"}  # the user's word wins
+        assert "is_host=true" in str(worker_pod(wanted, 1, 1, "1:4")["spec"]["containers"][1]["env"])
 
     def test_a_rendezvous_is_shared_by_one_generation_of_one_job_only(self) -> None:
         assert rendezvous_id(job({}), 2) == "digits-01234567-2"

@@ -18,15 +18,16 @@ from training.controller.api import (
 )
 from training.controller.capacity import Taint, room
 from training.controller.planner import (
-    DRAIN_WINDOW,
     Action,
     CreatePod,
     CreateService,
+    CreateStore,
     DeleteJob,
     DeletePod,
     DeleteService,
     Plan,
     ReleasePod,
+    SetBudget,
     failure_backoff,
     plan,
 )
@@ -34,6 +35,8 @@ from training.controller.records import NodeRecord, PodRecord
 
 NODE = NodeRecord("node-a")
 NODES = {"node-a": NODE}
+DRAIN_WINDOW = timedelta(seconds=300)
+"""The default of drainSeconds."""
 RECLAIM_AT = NOW + timedelta(seconds=120)
 NOTICED = {
     "node-a": replace(NODE, notice="aws-node-termination-handler/spot-itn", reclaim_at=RECLAIM_AT),
@@ -73,9 +76,9 @@ def message(made: Plan, kind: ConditionType) -> str:
 
 class TestStart:
     def test_a_new_job_gets_its_service_and_all_its_workers(self) -> None:
-        made = plan(job(3), [], NODES, NOW, service_exists=False)
-        assert made.actions[0] == CreateService()
-        assert made.actions[1:] == tuple(CreatePod(f"j-worker-{i}", i, 1, "3:3") for i in range(3))
+        made = plan(job(3), [], NODES, NOW, missing_services=["j-workers", "j-worker-0"])
+        assert made.actions[:2] == (CreateService("j-workers"), CreateService("j-worker-0"))
+        assert made.actions[2:] == tuple(CreatePod(f"j-worker-{i}", i, 1, "3:3") for i in range(3))
         assert made.status.phase == Phase.PENDING
         assert made.status.start_time == NOW
         assert made.status.selector == "group-name=elastic.pytorch.org,job-name=j,replica-type=worker"
@@ -312,13 +315,117 @@ class TestFinalizer:
         leaving.metadata.deletion_timestamp = NOW
         assert plan(leaving, [pod(0, owner_uid="deployment"), pod(1, owner_uid="")], NODES, NOW).actions == ()
 
-    def test_the_books_say_how_new_the_view_was_from_which_a_pod_was_struck_off(self) -> None:
+    def test_the_books_say_how_new_the_view_was_from_which_they_were_made(self) -> None:
+        """Random histories found a controller that struck off a counted pod of which it had no news yet."""
         first = plan(running(2), [failed(0, 137), pod(1)], NODES, NOW, pods_version=7)
-        assert (first.status.accounted_pods, first.status.pods_version) == (["uid-0"], None)
+        assert (first.status.accounted_pods, first.status.pods_version) == (["uid-0"], "7")
         later = plan(job(2, status=first.status), [pod(0, uid="new"), pod(1)], NODES, NOW, pods_version=9)
         assert (later.status.accounted_pods, later.status.pods_version) == ([], "9")
         quiet = plan(job(2, status=later.status), [pod(0, uid="new"), pod(1)], NODES, NOW, pods_version=50)
         assert quiet.status == later.status
+
+
+class TestStore:
+    """The rendezvous store is a pod of the job's."""
+
+    STORE = pod(0, name="j-store", uid="store", store=True)
+
+    def managed(self, **spec: Any) -> ElasticJob:
+        return job(2, rdzvEndpoint="auto", **spec)
+
+    def test_workers_come_when_the_store_is_ready(self) -> None:
+        first = plan(self.managed(), [], NODES, NOW)
+        assert first.actions == (CreateStore(1),)
+        pulling = replace(self.STORE, ready=False, waiting="ErrImagePull: no such image")
+        waiting = plan(self.managed(status=first.status), [pulling], NODES, NOW)
+        assert waiting.actions == ()
+        assert message(waiting, ConditionType.RUNNING) == (
+            "0 of 2 workers run, at least 2 are needed; the rendezvous store j-store is not ready yet: "
+            "ErrImagePull: no such image"
+        )
+        ready = plan(self.managed(status=waiting.status), [self.STORE], NODES, NOW)
+        assert (creates(ready), ready.status.rendezvous_store) == (["j-worker-0", "j-worker-1"], "store")
+        assert ready.status.replicas == 0  # it is no worker
+
+    @pytest.mark.parametrize("lost", [{"phase": "Failed", "exit_code": 1}, GOING, {"node": "lost"}], ids=str)
+    def test_when_it_is_lost_all_start_anew_at_once_and_uncharged(self, lost: dict[str, Any]) -> None:
+        workers = [pod(0), pod(1)]
+        status = plan(self.managed(), [self.STORE, *workers], NODES, NOW).status
+        store = replace(self.STORE, **lost)
+        made = plan(self.managed(status=status), [store, *workers], NODES, NOW, lost_nodes={"lost"})
+        assert [name for name in deletes(made) if name != "j-store"] == ["j-worker-0", "j-worker-1"]
+        assert (made.status.generation, made.status.restarts, made.status.disruptions) == (2, 0, 0)
+        assert made.status.rendezvous_store is None
+        assert creates(made) == []
+        gone = plan(self.managed(status=made.status), [], NODES, NOW)
+        assert gone.actions == (CreateStore(2),)
+
+    def test_workers_that_fail_for_want_of_it_do_not_fail_the_job(self) -> None:
+        status = plan(self.managed(), [self.STORE, pod(0), pod(1)], NODES, NOW).status
+        broken = [replace(self.STORE, **GOING), failed(0, 1), failed(1, 1)]
+        made = plan(self.managed(status=status, restart_policy="ExitCode"), broken, NODES, NOW)
+        assert (made.status.phase, made.status.restarts, made.status.generation) == (Phase.RESTARTING, 0, 2)
+
+    @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 1}], ids=str)
+    def test_it_goes_with_the_workers(self, spec: dict[str, Any]) -> None:
+        status = plan(self.managed(), [self.STORE, pod(0), pod(1)], NODES, NOW).status
+        later = NOW + timedelta(seconds=1)
+        made = plan(self.managed(status=status, **spec), [self.STORE, pod(0), pod(1)], NODES, later)
+        assert set(deletes(made)) == {"j-store", "j-worker-0", "j-worker-1"}
+
+
+class TestHost:
+    """The rendezvous store is in the first worker."""
+
+    SPEC: dict[str, Any] = {  # noqa: RUF012 -- never changed
+        "rdzvBackend": "c10d",
+        "rdzvEndpoint": "j-worker-0:29400",
+        "minReplicas": 1,
+        "maxReplicas": 3,
+    }
+
+    def status_of(self, *pods: PodRecord) -> Any:
+        return plan(job(len(pods), **self.SPEC), pods, NODES, NOW).status
+
+    def test_it_is_never_the_one_to_leave(self) -> None:
+        youngest = [pod(0, created=NOW), pod(1), pod(2)]
+        smaller = job(1, status=self.status_of(*youngest), **self.SPEC)
+        smaller.metadata.annotations["elastic.pytorch.org/victims"] = "j-worker-0"
+        assert sorted(deletes(plan(smaller, youngest, NODES, NOW))) == ["j-worker-1", "j-worker-2"]
+
+    def test_when_it_is_lost_all_start_anew_at_once(self) -> None:
+        status = self.status_of(pod(0), pod(1))
+        lost = [replace(pod(0), **GOING), pod(1)]
+        made = plan(job(2, status=status, **self.SPEC), lost, NODES, NOW)
+        assert (made.status.generation, deletes(made), creates(made)) == (2, ["j-worker-1"], [])
+        again = plan(job(2, status=made.status, **self.SPEC), [], NODES, NOW)
+        assert creates(again) == ["j-worker-0", "j-worker-1"]
+
+    def test_another_that_is_lost_is_replaced_alone(self) -> None:
+        status = self.status_of(pod(0), pod(1))
+        made = plan(job(2, status=status, **self.SPEC), [pod(0), replace(pod(1), **GOING)], NODES, NOW)
+        assert (made.status.generation, creates(made)) == (1, ["j-worker-2"])
+
+    def test_no_worker_is_made_where_the_host_cannot_have_its_name(self) -> None:
+        made = plan(job(2, **self.SPEC), [], NODES, NOW, names_taken={"j-worker-0"})
+        assert creates(made) == []
+
+
+class TestBudget:
+    """Evictions leave the fewest that train."""
+
+    @pytest.mark.parametrize(("replicas", "fewest", "least"), [(4, 2, 2), (2, 2, 1), (1, 1, 0), (4, 1, 1)])
+    def test_it_follows_the_size(self, replicas: int, fewest: int, least: int) -> None:
+        made = plan(job(replicas, minReplicas=fewest, maxReplicas=4), [], NODES, NOW, budget=-1)
+        assert SetBudget(least) in made.actions
+        settled = plan(job(replicas, minReplicas=fewest, maxReplicas=4), [], NODES, NOW, budget=least)
+        assert not any(isinstance(action, SetBudget) for action in settled.actions)
+
+    def test_workers_on_nodes_that_end_may_go_together(self) -> None:
+        """Two on one node would be evicted one after the other, and the world would change twice."""
+        workers = [pod(0), pod(1), pod(2, node="node-b")]
+        made = plan(running(3), workers, NOTICED, NOW, budget=2)
+        assert SetBudget(1) in made.actions
 
 
 class TestInterruption:
@@ -650,7 +757,8 @@ class TestEnd:
         made = plan(running(2, cleanPodPolicy=policy), done, NODES, NOW)
         assert deletes(made) == deleted
         others: list[Action] = [action for action in made.actions if not isinstance(action, DeletePod)]
-        assert others == ([DeleteService("j-workers")] if policy == "All" else [])
+        services = [DeleteService("j-workers"), DeleteService("j-worker-0")]
+        assert others == (services if policy == "All" else [])
 
     def test_a_terminal_state_stays_even_if_the_workers_are_deleted(self) -> None:
         done = [pod(i, phase="Succeeded", exit_code=0, finished_at=NOW) for i in range(2)]
@@ -769,7 +877,7 @@ class TestSize:
         assert deletes(made) == ["j-worker-0"]
 
     def test_a_job_created_suspended_creates_nothing(self) -> None:
-        made = plan(job(2, suspend=True), [], NODES, NOW, service_exists=False)
+        made = plan(job(2, suspend=True), [], NODES, NOW, missing_services=["j-workers", "j-worker-0"])
         assert made.actions == ()
         assert made.status.phase == Phase.SUSPENDED
 

@@ -342,7 +342,7 @@ class TestStore:
             {"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": {}}
         )
         assert record.job is None
-        assert record.error == "spec.rdzvEndpoint: Field required"
+        assert record.error == "spec.replicaSpecs: Field required"
 
 
 def test_many_events_of_a_reason_become_one() -> None:

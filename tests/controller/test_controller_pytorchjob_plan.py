@@ -190,7 +190,7 @@ class TestPods:
             "PET_MAX_RESTARTS": "1000",
             "PET_RDZV_CONF": "timeout=9",
         }
-        service = first_service(subject)
+        service = first_service(subject, *subject.service_names)
         assert service["metadata"]["name"] == "j-worker-0"
         labels = replica_pod(subject, 0, 1, "")["metadata"]["labels"]
         assert service["spec"]["selector"].items() <= labels.items()

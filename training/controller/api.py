@@ -24,6 +24,9 @@ PLURAL = "elasticjobs"
 WORKER = "Worker"
 """The only replica type; its lower-case form is part of pod names and labels."""
 
+STORE = "store"
+"""`replica-type` of the pod that holds the rendezvous store."""
+
 MAIN_CONTAINER = "elasticjob-worker"
 """Name of the container that runs the launcher; without one of this name it is the first container."""
 
@@ -132,6 +135,7 @@ class Reason(StrEnum):
     SCALE_REACHED = "ScaleReached"
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
+    STORE_NOT_READY = "RendezvousStoreNotReady"
     TEMPLATE_INVALID = "PodTemplateInvalid"
     POD_GROUP_REFUSED = "PodGroupRefused"
     RESTART_POLICY_IGNORED = "PodRestartPolicyIgnored"
@@ -155,6 +159,14 @@ class CleanPodPolicy(StrEnum):
     ALL = "All"
     RUNNING = "Running"
     NONE = "None"
+
+
+class RendezvousBackend(StrEnum):
+    """How workers find each other; the names are torchrun's."""
+
+    ETCD = "etcd"
+    ETCD_V2 = "etcd-v2"
+    C10D = "c10d"
 
 
 class SuccessPolicy(StrEnum):
@@ -229,6 +241,11 @@ class RunPolicyFields(_Model):
         "node) are not counted. Unset: no limit.",
     )
 
+
+AUTO = "auto"
+"""`rdzvEndpoint` of a job whose store the controller runs."""
+STORE_PORT = 29400
+"""torchrun's own for c10d."""
 
 MAX_WORKERS = 10_000  # names end in four digits, `J-worker-9999`; a slip of the keyboard must not flood a cluster
 
@@ -388,8 +405,17 @@ class Scaling(_Model):
 class ElasticJobSpec(RunPolicyFields):
     """What is wanted."""
 
-    rdzv_endpoint: str = Field(
-        min_length=1, description="host:port of the rendezvous store, passed to each launcher as --rdzv_endpoint."
+    rdzv_backend: RendezvousBackend | None = Field(
+        default=None,
+        description="Kind of the rendezvous, passed to each launcher as --rdzv_backend. Unset: etcd where an endpoint "
+        "is given, else c10d.",
+    )
+    rdzv_endpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        description="host:port of the rendezvous store, passed to each launcher as --rdzv_endpoint. Unset or auto: the "
+        "controller runs a store for the job, pod J-store, off spot nodes. A worker (J-worker-0:29400, with c10d) is "
+        "never the one to leave when fewer are wanted, and when it is lost all start anew.",
     )
     rdzv_conf: dict[str, Annotated[str, Field(max_length=253)]] | None = Field(
         default=None,
@@ -409,6 +435,14 @@ class ElasticJobSpec(RunPolicyFields):
         ge=0,
         description="Restarts of its processes that each launcher may make (--max_restarts). Unset: 1000, for to "
         "torchrun the loss of a peer is a failure, and its own default of 0 lets one lost worker end all others.",
+    )
+    inject_arguments: bool = Field(
+        default=True,
+        description="Whether the rendezvous is put before the template's args; false: it is in PET_* variables only.",
+    )
+    worker_services: bool = Field(
+        default=False,
+        description="Whether every worker has a Service of its name, as upstream made them. False: J-worker-0 only.",
     )
     min_replicas: int | None = Field(
         default=None,
@@ -434,8 +468,14 @@ class ElasticJobSpec(RunPolicyFields):
     )
     success_policy: SuccessPolicy | None = Field(
         default=None,
-        description="AnyWorker (the default): after the first worker with exit code 0 the others have 300 s to end, "
-        "then the job has succeeded however they did. AllWorkers: each has to end with 0, else the job fails.",
+        description="AnyWorker (the default): after the first worker with exit code 0 the others have drainSeconds to "
+        "end, then the job has succeeded however they did. AllWorkers: each has to end with 0, else the job fails.",
+    )
+    drain_seconds: int = Field(
+        default=300,
+        ge=0,
+        le=86_400,
+        description="Seconds for which other workers may go on after the first has finished (successPolicy AnyWorker).",
     )
     failure_policy: FailurePolicy | None = Field(
         default=None, description="What failures bring about, by exit code and reason."
@@ -455,6 +495,16 @@ class ElasticJobSpec(RunPolicyFields):
         description="The run-policy fields as the upstream controller wrote them; the same field directly under spec "
         "wins.",
     )
+
+    @property
+    def managed_store(self) -> bool:
+        """Whether the controller runs the rendezvous store of the job."""
+        return self.rdzv_endpoint in {None, AUTO}
+
+    @property
+    def backend(self) -> RendezvousBackend:
+        """Kind of the rendezvous."""
+        return self.rdzv_backend or (RendezvousBackend.C10D if self.managed_store else RendezvousBackend.ETCD)
 
     @property
     def probes(self) -> bool:
@@ -535,6 +585,11 @@ class ElasticJobStatus(_Model):
         default=0,
         description="Rendezvous generation, part of the rendezvous id: grows when all workers start anew together.",
     )
+    rendezvous_store: str | None = Field(
+        default=None,
+        description="UID of the pod that holds the rendezvous store, if it is one of the job's: when it is lost, all "
+        "workers start anew as the next generation.",
+    )
     nnodes: str | None = Field(default=None, description="min:max with which this generation's launchers were started.")
     restarts: int = Field(default=0, description="Worker failures charged to backoffLimit since the job was created.")
     disruptions: int = Field(
@@ -568,8 +623,8 @@ class ElasticJobStatus(_Model):
     )
     pods_version: str | None = Field(
         default=None,
-        description="Resource version up to which the news of pods had come when a pod was last struck off "
-        "accountedPods: a controller whose news are older waits, or it would count that pod again.",
+        description="Resource version up to which the news of pods had come when accountedPods last changed: a "
+        "controller whose news are older waits, or it would count a pod again that is counted, and gone perhaps.",
     )
     container_restarts: dict[str, int] = Field(
         default_factory=dict,
@@ -672,6 +727,28 @@ class ElasticJob(_Model):
     def service_name(self) -> str:
         """Name of the one headless Service of the job, the `subdomain` of its pods."""
         return f"{self.metadata.name}-workers"
+
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """Names of all its Services: of the workers together, of those that endpoints may name, of the store."""
+        alone = self.spec.worker.replicas if self.spec.worker_services else 1
+        if self.spec.worker_services:
+            alone = max(alone, self.spec.max_replicas or 0)
+        store = (self.store_name,) if self.spec.managed_store else ()
+        return (self.service_name, *(self.pod_name(index) for index in range(alone)), *store)
+
+    @property
+    def store_name(self) -> str:
+        """Name of the pod that holds the rendezvous store, and of its Service."""
+        return f"{self.metadata.name}-store"
+
+    @property
+    def hosting_worker(self) -> int | None:
+        """Number of the worker that holds the rendezvous store; None if none does."""
+        if self.spec.managed_store or self.spec.backend is not RendezvousBackend.C10D:
+            return None
+        first, _, _ = str(self.spec.rdzv_endpoint).partition(":")
+        return 0 if first.partition(".")[0] == self.pod_name(0) else None
 
     def selector(self) -> dict[str, str]:
         """Labels that select exactly the workers of the job."""

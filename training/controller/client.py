@@ -118,6 +118,12 @@ def _pod_group(scheduler: GangScheduler) -> tuple[str, str, str, str]:
     return api.group, api.version, "PodGroup", POD_GROUPS_PLURAL
 
 
+class DisruptionBudget(GenericNamespacedResource):
+    """A disruption budget."""
+
+    _api_info: ApiInfo = create_api_info("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+
+
 class Deployment(GenericNamespacedResource):
     """A deployment."""
 
@@ -149,7 +155,18 @@ POD_GROUPS: Mapping[GangScheduler, type[PodGroup]] = {
 }
 
 Resource = type[
-    Job | JobStatus | PyTorchJob | PyTorchJobStatus | Deployment | Pod | Service | Node | Event | Lease | PodGroup
+    Job
+    | JobStatus
+    | PyTorchJob
+    | PyTorchJobStatus
+    | Deployment
+    | Pod
+    | Service
+    | Node
+    | Event
+    | Lease
+    | PodGroup
+    | DisruptionBudget
 ]
 Object = dict[str, Any]
 

@@ -34,6 +34,12 @@ _SPEC_RULES: list[dict[str, str]] = [
         "started with them. Set suspend: true, change them, then set suspend: false",
     },
     {
+        "rule": "(has(self.rdzvEndpoint) && self.rdzvEndpoint != 'auto') || !has(self.rdzvBackend) || "
+        "self.rdzvBackend == 'c10d'",
+        "message": "rdzvBackend etcd and etcd-v2 need rdzvEndpoint, the host:port of an etcd; the store that the "
+        "controller runs for a job is c10d",
+    },
+    {
         "rule": "!has(self.scaling) || self.scaling.mode != 'Capacity' || "
         "(has(self.minReplicas) && has(self.maxReplicas))",
         "message": "scaling.mode Capacity needs minReplicas and maxReplicas: it chooses between them",

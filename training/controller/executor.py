@@ -24,15 +24,18 @@ from training.controller.events import EventFilter
 from training.controller.gang import GANG_APIS, NO_GROUP
 from training.controller.metrics import Histogram
 from training.controller.planner import (
+    NO_BUDGET,
     Action,
     CreatePod,
     CreateService,
+    CreateStore,
     DeleteJob,
     DeletePod,
     DeleteService,
     Event,
     Plan,
     ReleasePod,
+    SetBudget,
     SetPodGroup,
     leave_to_deletion,
     plan,
@@ -121,18 +124,24 @@ class Executor:
         known = self._store.pods_of(key)
         if taken := self._names_taken.get(key):
             taken.difference_update(pod.name for pod in known)  # seen since: their own news tells when they are free
+        budget = self._store.budgets.get(f"{job.metadata.namespace}/{job.service_name}")
         result = plan(
             job,
             known,
             self._store.nodes.all(),
             datetime.now(UTC),
-            service_exists=self._store.services.get(f"{job.metadata.namespace}/{job.service_name}") is not None,
+            missing_services=[
+                name
+                for name in job.service_names
+                if self._store.services.get(f"{job.metadata.namespace}/{name}") is None
+            ],
             create_error=self._create_errors.get(key),
             names_taken=self._names_taken.get(key, ()),
             lost_nodes=self._store.lost_nodes(known),
             used=self._store.used() if job.spec.probes else {},
             pod_group=self._groups.get(key),
             pods_version=self._store.pods.newest,
+            budget=budget.least if budget is not None else NO_BUDGET,
         )
         self.plans += 1
         busy = time.perf_counter() - started
@@ -179,7 +188,7 @@ class Executor:
         releases = [action for action in result.actions if isinstance(action, ReleasePod)]
         others = [action for action in result.actions if not isinstance(action, DeletePod | CreatePod | ReleasePod)]
         for action in others:
-            if not isinstance(action, DeleteJob | SetPodGroup):
+            if not isinstance(action, DeleteJob | SetPodGroup | SetBudget):
                 await self._other(job, action)
         if deletions:
             await self._together([self._delete_pod(job.metadata.namespace, action) for action in deletions])
@@ -196,6 +205,7 @@ class Executor:
                         self.replacements.observe(time.monotonic() - noticed)
         finally:  # replacements come first, but a namespace that is on its way out refuses them for ever
             await self._together([self._release_pod(job.metadata.namespace, action) for action in releases])
+            await self._together([self._set_budget(job, a.least) for a in others if isinstance(a, SetBudget)])
         if any(isinstance(action, DeleteJob) for action in others):
             await self._delete(self._served.job, job.metadata.namespace, job.metadata.name, uid=job.metadata.uid)
             log.info("deleted the job: its time to live is over", extra={"job": key})
@@ -316,10 +326,12 @@ class Executor:
 
     async def _other(self, job: ElasticJob, action: Action) -> None:
         namespace = job.metadata.namespace
-        if isinstance(action, DeleteService):
+        if isinstance(action, CreateStore):
+            await self._create_store(job, action)
+        elif isinstance(action, DeleteService):
             await self._delete(client.Service, namespace, action.name)
         elif isinstance(action, CreateService):
-            manifest = self._served.service(job)
+            manifest = self._served.service(job, action.name)
             try:
                 created = await self._api.create(client.Service, manifest)
             except httpx2.HTTPStatusError as error:
@@ -328,6 +340,29 @@ class Executor:
                 self._service_name_taken(job, manifest["metadata"]["name"])
             else:
                 self._store.services.put(created)
+
+    async def _create_store(self, job: ElasticJob, action: CreateStore) -> None:
+        try:
+            created = await self._api.create(client.Pod, pods.store_pod(job, action.generation))
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) in {400, 403, 404, CONFLICT, 422}:
+                message = f"the API server refuses the rendezvous store {job.store_name}: {error}"
+                self._create_errors[job.key] = message
+                raise RefusedError(message) from error
+            raise
+        self._create_errors.pop(job.key, None)
+        self._store.pods.put(created)
+
+    async def _set_budget(self, job: ElasticJob, least: int) -> None:
+        manifest = pods.disruption_budget(job, least)
+        if self._store.budgets.get(f"{job.metadata.namespace}/{job.service_name}") is not None:
+            self._store.budgets.put(await self._api.apply(client.DisruptionBudget, manifest))
+            return
+        try:
+            self._store.budgets.put(await self._api.create(client.DisruptionBudget, manifest))
+        except httpx2.HTTPStatusError as error:
+            if code_of(error) != CONFLICT:  # made meanwhile, or another's of the name, which is left alone
+                raise
 
     async def _set_pod_group(self, job: ElasticJob, members: int) -> None:
         """Makes, changes or deletes the job's PodGroup.

@@ -220,7 +220,7 @@ class Controller:
             metric(
                 "trainyard_lists_total",
                 "counter",
-                "Full lists read; each after the first four stands for a watch that could not be resumed.",
+                "Full lists read; each after the first five stands for a watch that could not be resumed.",
                 {"": sum(informer.relists for informer in self._store.informers)},
             ),
             metric(

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count, islice
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from training.controller.api import (
     ANNOTATION_VICTIMS,
@@ -44,11 +44,9 @@ from training.controller.api import (
 )
 from training.controller.capacity import no_room, room
 from training.controller.gang import NO_GROUP
-from training.controller.pods import POD_RESTART_POLICY, template_trouble
+from training.controller.pods import POD_RESTART_POLICY, grace_period, template_trouble
 from training.controller.records import NodeRecord, PodRecord
 
-DRAIN_WINDOW = timedelta(seconds=300)
-"""How long the other workers may go on after the first one has finished."""
 SILENT_NODE_LOST_AFTER = timedelta(seconds=10)
 """How long a node's readiness may be Unknown, as the cluster says after 40-50 s of silence, before it is given up.
 
@@ -82,19 +80,19 @@ SHORTEST_WAIT = timedelta(milliseconds=100)
 ORPHAN = "orphan"
 """Finalizer of an object whose dependents are to outlive it (metav1.FinalizerOrphanDependents)."""
 
-DEFAULT_GRACE_SECONDS = 30  # of Kubernetes
-
 OWN_END = frozenset({EXIT_PREEMPTED, EXIT_DO_NOT_RESTART})
 
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Create the job's headless Service."""
+    """Create a headless Service of the job."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteService:
-    """Delete the job's headless Service."""
+    """Delete a headless Service of the job."""
 
     name: str
 
@@ -130,6 +128,23 @@ class ReleasePod:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateStore:
+    """Create the pod that holds the rendezvous store."""
+
+    generation: int
+
+
+NO_BUDGET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SetBudget:
+    """See to it that evictions leave so many workers."""
+
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetPodGroup:
     """See to it that the job's PodGroup asks for so many members; 0: that there is none."""
 
@@ -141,7 +156,17 @@ class DeleteJob:
     """Delete the job itself, whose time to live is over."""
 
 
-Action = CreateService | DeleteService | SetPodGroup | CreatePod | DeletePod | ReleasePod | DeleteJob
+Action = (
+    CreateService
+    | DeleteService
+    | SetPodGroup
+    | SetBudget
+    | CreateStore
+    | CreatePod
+    | DeletePod
+    | ReleasePod
+    | DeleteJob
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +199,6 @@ def bounds(job: ElasticJob) -> tuple[int, int]:
     return min(fewest, most), max(fewest, most)
 
 
-def grace_period(template: Mapping[str, Any]) -> int:
-    """Seconds between a worker's SIGTERM and its SIGKILL, as its template has it."""
-    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return seconds if isinstance(seconds, int) else DEFAULT_GRACE_SECONDS
-
-
 def failure_backoff(streak: int) -> timedelta:
     """The wait before a replacement after `streak` failures in short succession: none, 1 s, 2 s, 4 s ... 5 minutes."""
     return min(SECOND_BACKOFF * 2 ** min(streak - 2, 20), LONGEST_BACKOFF) if streak > 1 else timedelta(0)
@@ -191,13 +210,14 @@ def plan(
     nodes: Mapping[str, NodeRecord],
     now: datetime,
     *,
-    service_exists: bool = True,
+    missing_services: Collection[str] = (),
     create_error: str | None = None,
     names_taken: Collection[str] = (),
     lost_nodes: Collection[str] = (),
     used: Mapping[str, Mapping[str, Decimal]] = MappingProxyType({}),
     pod_group: int | None = None,
     pods_version: int = 0,
+    budget: int | None = None,
 ) -> Plan:
     """Decides what to do about a job.
 
@@ -206,20 +226,33 @@ def plan(
         pods: all pods that carry the job's name, also those of an earlier job of the same name.
         nodes: every node that is known, by name; the news of a new one may be late.
         now: the current time (UTC).
-        service_exists: whether the job's headless Service is there.
+        missing_services: those of the job's `service_names` that are not there.
         create_error: why the API server refused a pod of this job the last time, to be told to the user.
         names_taken: pod names that others, unknown to the controller, use.
         lost_nodes: names of nodes that pods still name and that are gone for certain.
         used: what worker pods, of all jobs, take of each node; for jobs that probe for room.
         pod_group: members that the job's PodGroup asks for, 0 if there is none; None: not known.
         pods_version: resource version up to which `pods` is known.
+        budget: workers that evictions have to leave by the job's PodDisruptionBudget, -1 if there is none; None: not
+            known.
     """
     if job.foreign:
         return Plan((), job.status)
     if job.metadata.deletion_timestamp is not None:
         return Plan(leave_to_deletion(pods, orphans=ORPHAN in job.metadata.finalizers), job.status)
     return _Planning(
-        job, pods, nodes, now, service_exists, create_error, names_taken, lost_nodes, used, pod_group, pods_version
+        job,
+        pods,
+        nodes,
+        now,
+        missing_services,
+        create_error,
+        names_taken,
+        lost_nodes,
+        used,
+        pod_group,
+        pods_version,
+        budget,
     ).plan()
 
 
@@ -251,16 +284,20 @@ class _Planning:
     pods: Sequence[PodRecord]
     nodes: Mapping[str, NodeRecord]
     now: datetime
-    service_exists: bool
+    missing_services: Collection[str]
     create_error: str | None
     names_taken: Collection[str]
     lost_nodes: Collection[str]
     used: Mapping[str, Mapping[str, Decimal]]
     pod_group: int | None
     pods_version: int
+    budget: int | None
     status: ElasticJobStatus = field(init=False)
     before: ElasticJobStatus = field(init=False)
     own: list[PodRecord] = field(init=False)
+    """The job's workers."""
+    stores: list[PodRecord] = field(init=False)
+    """The job's pods that hold a rendezvous store: one, and perhaps an earlier one on its way out."""
     aim: int = 0
     """Workers to have now, spares not counted."""
     regroup: str | None = None
@@ -277,9 +314,9 @@ class _Planning:
         self.now = self.now.replace(microsecond=0)  # as times are written in a status
         self.before = self.job.status
         self.status = self.job.status.model_copy(deep=True)
-        self.own = sorted(
-            (pod for pod in self.pods if pod.owner_uid == self.job.metadata.uid), key=lambda pod: (pod.index, pod.uid)
-        )
+        mine = [pod for pod in self.pods if pod.owner_uid == self.job.metadata.uid]
+        self.own = sorted((pod for pod in mine if not pod.store), key=lambda pod: (pod.index, pod.uid))
+        self.stores = [pod for pod in mine if pod.store]
         self.accounted = set(self.status.accounted_pods)
         self.trouble = template_trouble(self.job)
         self.template = {} if self.trouble else self.job.spec.worker.template
@@ -322,6 +359,7 @@ class _Planning:
     def _go_on(self) -> None:
         suspended = bool(self.job.spec.suspend)
         self._choose_generation(suspended)
+        self._watch_store()
         fatal = self._account_for_ends()
         completing = self.status.first_success_time is not None
         if completing and not self._all_must_succeed:
@@ -341,9 +379,10 @@ class _Planning:
             return
         self._restart_group()
         self._choose_size()
-        if not self.service_exists:
-            self.actions.append(CreateService())
+        self.actions.extend(CreateService(name) for name in self.job.service_names if name in self.missing_services)
+        self._keep_store()
         self._scale()
+        self._keep_budget()
 
     # --- generation -------------------------------------------------------------------------------------------------
 
@@ -381,6 +420,61 @@ class _Planning:
             Reason.GROUP_RESTARTED,
             f"{self.regroup}: all workers start anew as generation {self.status.generation}",
         )
+
+    # --- rendezvous store -------------------------------------------------------------------------------------------
+
+    def _watch_store(self) -> None:
+        """Where one of the job's pods holds the store: when it is lost, all have to meet anew."""
+        for pod in self.stores:
+            lost = self._node_lost(pod)
+            if (pod.finished or lost) and not pod.terminating:
+                self._delete(pod, lost or "the store has ended")
+        known = self.status.rendezvous_store
+        if known is None or known in {pod.uid for pod in self._store_holders()}:
+            return
+        self.status.rendezvous_store = None
+        if any(pod.generation == self.status.generation for pod in self.own) and not self.job.spec.suspend:
+            self.status.last_disruption_time = self.now  # workers that fail for it are let off
+            self.regroup = "the rendezvous store was lost with its pod"
+
+    def _store_holders(self) -> list[PodRecord]:
+        """Pods that hold a store, or will."""
+        host = self.job.hosting_worker
+        workers = [pod for pod in self.own if pod.index == host and pod.generation == self.status.generation]
+        holders = self.stores if self.job.spec.managed_store else workers
+        return [
+            pod
+            for pod in holders
+            if pod.active and pod.uid not in self.doomed and (pod.store or not self._node_lost(pod))
+        ]
+
+    def _keep_store(self) -> None:
+        """Sees to it that there is a store, and remembers the pod that holds it."""
+        if not self.job.spec.managed_store and self.job.hosting_worker is None:
+            return
+        if self.job.spec.managed_store and not self.stores and self.trouble is None:
+            self.actions.append(CreateStore(self.status.generation))
+        ready = [pod for pod in self._store_holders() if pod.ready]
+        if ready and self.status.rendezvous_store is None:
+            self.status.rendezvous_store = ready[0].uid
+
+    @property
+    def _awaits_store(self) -> str | None:
+        """Why no worker can start yet, as a sentence; None if workers have where to meet."""
+        if not self.job.spec.managed_store or self.status.rendezvous_store is not None:
+            return None
+        trouble = next((why for pod in self.stores if (why := pod.waiting or pod.unschedulable)), None)
+        return f"the rendezvous store {self.job.store_name} is not ready yet" + (f": {trouble}" if trouble else "")
+
+    def _keep_budget(self) -> None:
+        """Evictions leave the fewest workers that train, and take one at a time at the least.
+
+        Those whose nodes are to be taken away may all go at once: one change of the world instead of one for each.
+        """
+        leaving = sum(1 for pod in self._members() if self._notice(pod) is not None)
+        least = max(0, min(self.fewest, self.aim - max(1, leaving)))
+        if self.budget is not None and self.budget != least:
+            self.actions.append(SetBudget(least))
 
     # --- ends of workers --------------------------------------------------------------------------------------------
 
@@ -634,9 +728,10 @@ class _Planning:
                 self.accounted.add(pod.uid)
                 self._delete(pod, "the training is finishing without it")
         working = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
-        if working and (self._all_must_succeed or self.now < first + DRAIN_WINDOW):
+        window = timedelta(seconds=self.job.spec.drain_seconds)
+        if working and (self._all_must_succeed or self.now < first + window):
             if not self._all_must_succeed:
-                self.timers.append(first + DRAIN_WINDOW)
+                self.timers.append(first + window)
             self.condition(
                 ConditionType.RUNNING, True, Reason.JOB_RUNNING, f"a worker has finished, {len(working)} are finishing"
             )
@@ -644,7 +739,7 @@ class _Planning:
             return
         message = "the training has finished"
         if working:
-            message += f"; {len(working)} workers are stopped that did not end within {DRAIN_WINDOW.seconds} s after it"
+            message += f"; {len(working)} workers are stopped that did not end within {window.total_seconds():g} s"
         self.status.completion_time = self.now
         self._end_conditions(Reason.JOB_SUCCEEDED, "the job has finished")
         self.condition(ConditionType.SUCCEEDED, True, Reason.JOB_SUCCEEDED, message)
@@ -656,8 +751,11 @@ class _Planning:
         for pod in self.own:
             if not pod.terminating and pod.uid not in self.doomed and (everything or not pod.finished):
                 self._delete(pod, "the job has ended")
-        if everything and self.service_exists:
-            self.actions.append(DeleteService(self.job.service_name))
+        self._stop_store("the job has ended")
+        if everything:
+            self.actions.extend(
+                DeleteService(name) for name in self.job.service_names if name not in self.missing_services
+            )
         if policy.ttl_seconds_after_finished is not None and self.status.completion_time is not None:
             expiry = self.status.completion_time + timedelta(seconds=policy.ttl_seconds_after_finished)
             if self.now >= expiry:
@@ -665,6 +763,11 @@ class _Planning:
                 self.actions.append(DeleteJob())
             else:
                 self.timers.append(expiry)
+
+    def _stop_store(self, why: str) -> None:
+        for pod in self.stores:
+            if not pod.terminating and pod.uid not in self.doomed:
+                self._delete(pod, why)
 
     # --- size -------------------------------------------------------------------------------------------------------
 
@@ -726,6 +829,7 @@ class _Planning:
             left_over = pod.generation != self.status.generation and not pod.terminating
             if (pod.active or left_over) and pod.uid not in self.doomed:
                 self._delete(pod, "the job is suspended")
+        self._stop_store("the job is suspended")
         if not self.status.is_true(ConditionType.SUSPENDED):
             self.event("Normal", Reason.JOB_SUSPENDED, "the job is suspended: its workers are stopped")
         self.status.start_time = None
@@ -776,14 +880,15 @@ class _Planning:
         if self.job.numbered:
             return [pod for pod in staying if pod.index >= self.job.roles[0].first + self.wanted]
         named = self._named_victims()
-        return sorted(staying, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[: max(0, surplus)]
+        candidates = [pod for pod in staying if pod.index != self.job.hosting_worker]
+        return sorted(candidates, key=lambda pod: (pod.name not in named, *_victim_order(pod)))[: max(0, surplus)]
 
     def _named_victims(self) -> set[str]:
         names = self.job.metadata.annotations.get(ANNOTATION_VICTIMS, "")
         return {name.strip() for name in names.split(",")}
 
     def _create(self, missing: int, leaving: Sequence[PodRecord]) -> None:
-        if self.trouble is not None:
+        if self.trouble is not None or self._awaits_store is not None:
             return
         if any(self._in_the_way(pod) for pod in self.own):
             return  # the old generation goes first: its names and its GPUs become free
@@ -794,6 +899,8 @@ class _Planning:
                 return
         taken = {pod.name for pod in self.pods if not (pod.finished and pod.uid in self.doomed)}
         taken.update(self.names_taken)
+        if self._host_cannot_be_named(taken):
+            return
         first = self.job.roles[0].first
         numbers = range(first, first + self.wanted) if self.job.numbered else count(first)
         free = ((name, index) for index in numbers if (name := self.job.pod_name(index)) not in taken)
@@ -806,6 +913,15 @@ class _Planning:
             self.replaced_nodes.append(node)
             notice = self.nodes[node].notice
             self.event("Normal", Reason.NODE_RECLAIM_NOTICE, f"node {node} ({notice}) will be taken away")
+
+    def _host_cannot_be_named(self, taken: Collection[str]) -> bool:
+        """Whether the worker where the others are to meet is missing, and its name is still another pod's."""
+        host = self.job.hosting_worker
+        return (
+            host is not None
+            and self.job.pod_name(host) in taken
+            and not any(pod.index == host for pod in self._members())
+        )
 
     def _in_the_way(self, pod: PodRecord) -> bool:
         """Whether a pod of an earlier generation is still to be waited for: not if its node cannot tell of its end."""
@@ -863,7 +979,7 @@ class _Planning:
 
     def _force_delete_stuck(self) -> None:
         """Terminating pods wait for their node to say that they ended; a node that is gone will not."""
-        for pod in self.own:
+        for pod in (*self.own, *self.stores):
             if pod.deletion_deadline is None or not self._stuck(pod):
                 continue
             if self.now >= pod.deletion_deadline:
@@ -900,7 +1016,7 @@ class _Planning:
         status = self.status
         existing = {pod.uid for pod in self.pods}
         status.accounted_pods = sorted(self.accounted & existing)
-        if not existing.issuperset(self.before.accounted_pods):
+        if status.accounted_pods != self.before.accounted_pods:
             status.pods_version = str(self.pods_version)
         status.container_restarts = {uid: n for uid, n in sorted(status.container_restarts.items()) if uid in existing}
         active = [pod for pod in self.own if pod.active and pod.uid not in self.doomed]
@@ -950,6 +1066,7 @@ class _Planning:
             trouble = (
                 self.trouble
                 or self.create_error
+                or self._awaits_store
                 or next((f"{pod.name}: {pod.waiting}" for pod in active if pod.waiting), None)
             )
             if trouble:

@@ -1,9 +1,11 @@
-"""The objects that make up a job: its worker pods and the headless Service that names them."""
+"""The objects that make up a job: its worker pods, the Services that name them, and what else they need."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -15,10 +17,14 @@ from training.controller.api import (
     LABEL_MANAGED_BY,
     LABEL_OUR_JOB_NAME,
     LABEL_REPLICA_INDEX,
+    LABEL_REPLICA_TYPE,
     MAIN_CONTAINER,
     MANAGED_BY,
+    STORE,
+    STORE_PORT,
     ElasticJob,
     GangScheduler,
+    RendezvousBackend,
     RestartPolicy,
 )
 from training.controller.gang import join_gang, pod_group
@@ -26,6 +32,28 @@ from training.launch.etcd_client import parse_endpoints
 
 MAX_RESTARTS = 1000
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
+
+DEFAULT_GRACE_SECONDS = 30  # of Kubernetes
+LAUNCHERS_PATIENCE_SECONDS = 30
+"""How long launchers, torch's and ours, wait for their processes to end before they kill them."""
+LAST_WORDS_SECONDS = 5
+"""Time for a launcher to say, after its processes have ended, how they did."""
+
+_STORE_HOST = Path(__file__).parents[1] / "launch" / "store_host.py"
+_NOT_SPOT = {
+    "matchExpressions": [
+        {"key": key, "operator": "NotIn", "values": list(values)}
+        for key, values in (
+            ("trainyard.dev/capacity", ("spot",)),
+            ("eks.amazonaws.com/capacityType", ("SPOT",)),
+            ("karpenter.sh/capacity-type", ("spot",)),
+            ("cloud.google.com/gke-spot", ("true",)),
+            ("cloud.google.com/gke-preemptible", ("true",)),
+            ("kubernetes.azure.com/scalesetpriority", ("spot",)),
+        )
+    ]
+}
+"""Nodes that no label calls spot machines: the stack's, EKS', Karpenter's, GKE's and AKS' labels."""
 
 _LOGIN_VOLUME = "trainyard-rendezvous"
 # The launcher's options (training/launch/rendezvous.py) and the fields of the Secret that hold them.
@@ -131,10 +159,81 @@ def worker_pod(
     spec = pod["spec"]
     spec["hostname"] = job.pod_name(index)
     spec["subdomain"] = job.service_name
-    _launcher_settings(main_container(spec), job, generation, nnodes)
-    if login is not None and login.serves(job.spec.rdzv_endpoint):
+    _launcher_settings(main_container(spec), job, index, generation, nnodes)
+    if index == job.hosting_worker:
+        _prefer_machines_that_stay(spec)
+    if login is not None and not job.spec.managed_store and login.serves(endpoint(job)):
         log_in(spec, login, main_container(spec))
     return pod
+
+
+def endpoint(job: ElasticJob) -> str:
+    """Where the job's workers meet."""
+    return f"{job.store_name}:{STORE_PORT}" if job.spec.managed_store else str(job.spec.rdzv_endpoint)
+
+
+def store_pod(job: ElasticJob, generation: int) -> dict[str, Any]:
+    """The manifest of the pod that holds the job's rendezvous store: small, and not on a spot machine.
+
+    It has the worker's image, which has torch, and its own start: it is never started again in its place, for an empty
+    store is no store.
+    """
+    template = job.spec.worker.template
+    spec = template.get("spec") or {}
+    container = main_container(copy.deepcopy(spec))
+    kept = ("imagePullSecrets", "serviceAccountName", "securityContext", "priorityClassName", "runtimeClassName")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": job.store_name,
+            "namespace": job.metadata.namespace,
+            "labels": {
+                **_store_selector(job),
+                LABEL_OUR_JOB_NAME: job.metadata.name,
+                LABEL_GENERATION: str(generation),
+                LABEL_MANAGED_BY: MANAGED_BY,
+            },
+            "ownerReferences": [owner(job)],
+        },
+        "spec": {
+            **{key: copy.deepcopy(spec[key]) for key in kept if key in spec},
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "enableServiceLinks": False,
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_NOT_SPOT]},
+                }
+            },
+            "containers": [
+                {
+                    "name": "store",
+                    "image": container.get("image"),
+                    **{key: container[key] for key in ("imagePullPolicy", "securityContext") if key in container},
+                    "command": ["python3", "-c", _STORE_HOST.read_text(encoding="utf-8")],
+                    "args": ["--host=$(POD_IP)", f"--port={STORE_PORT}"],
+                    "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                    "ports": [{"name": "store", "containerPort": STORE_PORT}],
+                    "readinessProbe": {"tcpSocket": {"port": STORE_PORT}, "periodSeconds": 1},
+                    "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+                }
+            ],
+        },
+    }
+
+
+def _store_selector(job: ElasticJob) -> dict[str, str]:
+    return {**job.selector(), LABEL_REPLICA_TYPE: STORE}
+
+
+def _prefer_machines_that_stay(spec: dict[str, Any]) -> None:
+    """Adds to the pod's affinity that it had better not be on a machine that may be taken away."""
+    nodes = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [
+        *(nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or ()),
+        {"weight": 100, "preference": _NOT_SPOT},
+    ]
 
 
 def bare_pod(job: ElasticJob, index: int, generation: int) -> dict[str, Any]:
@@ -191,16 +290,51 @@ def job_pod_group(job: ElasticJob, scheduler: GangScheduler, members: int) -> di
     return pod_group(scheduler, metadata, members, job.spec.worker.template, policy.queue if policy else None)
 
 
-def headless_service(job: ElasticJob) -> dict[str, Any]:
-    """The Service that gives workers their names; also those that are not ready, for they look for each other."""
+def disruption_budget(job: ElasticJob, least: int) -> dict[str, Any]:
+    """The PodDisruptionBudget of the job's workers.
+
+    Args:
+        job: the job.
+        least: workers that evictions (drains of nodes) have to leave. As a number that may be unavailable, which is
+            measured by `replicas`, it would be wrong for jobs that the controller scales by itself.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": job.service_name,
+            "namespace": job.metadata.namespace,
+            "labels": {**job.selector(), LABEL_OUR_JOB_NAME: job.metadata.name, LABEL_MANAGED_BY: MANAGED_BY},
+            "ownerReferences": [owner(job)],
+        },
+        "spec": {
+            "minAvailable": least,
+            "selector": {"matchLabels": job.selector()},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def headless_service(job: ElasticJob, name: str) -> dict[str, Any]:
+    """A Service that gives pods a name; also those that are not ready, for they look for each other.
+
+    Args:
+        job: the job.
+        name: one of its `service_names`: that of all workers, of one of them, or of the store.
+    """
+    selector = job.selector()
+    if name == job.store_name:
+        selector = _store_selector(job)
+    elif name != job.service_name:
+        selector |= {LABEL_REPLICA_INDEX: name.rpartition("-")[2]}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": job.service_name,
+            "name": name,
             "namespace": job.metadata.namespace,
             "labels": {
-                **job.selector(),
+                **selector,
                 LABEL_OUR_JOB_NAME: job.metadata.name,
                 LABEL_MANAGED_BY: MANAGED_BY,
             },
@@ -209,7 +343,7 @@ def headless_service(job: ElasticJob) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": job.selector(),
+            "selector": selector,
         },
     }
 
@@ -220,31 +354,61 @@ def main_container(pod_spec: dict[str, Any], name: str = MAIN_CONTAINER) -> dict
     return next((container for container in containers if container.get("name") == name), containers[0])
 
 
-def _launcher_settings(container: dict[str, Any], job: ElasticJob, generation: int, nnodes: str) -> None:
+def _launcher_settings(container: dict[str, Any], job: ElasticJob, index: int, generation: int, nnodes: str) -> None:
     """Puts the rendezvous before the user's own arguments (of which the last wins) and into torchrun's PET_* twins."""
     own_args: list[str] = [str(argument) for argument in container.get("args") or ()]
     identity = rendezvous_id(job, generation)
     most_restarts = job.spec.max_restarts
-    container["args"] = [
-        "--rdzv_backend=etcd",
-        f"--rdzv_endpoint={job.spec.rdzv_endpoint}",
-        f"--rdzv_id={identity}",
-        f"--nnodes={nnodes}",
-        *own_args,
-    ]
+    if job.spec.inject_arguments:
+        container["args"] = [
+            f"--rdzv_backend={job.spec.backend}",
+            f"--rdzv_endpoint={endpoint(job)}",
+            f"--rdzv_id={identity}",
+            f"--nnodes={nnodes}",
+            *own_args,
+        ]
     twins: dict[str, Any] = {
-        "PET_RDZV_BACKEND": {"value": "etcd"},
-        "PET_RDZV_ENDPOINT": {"value": job.spec.rdzv_endpoint},
+        "PET_RDZV_BACKEND": {"value": str(job.spec.backend)},
+        "PET_RDZV_ENDPOINT": {"value": endpoint(job)},
         "PET_RDZV_ID": {"value": identity},
         "PET_NNODES": {"value": nnodes},
         "PET_LOCAL_ADDR": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        **_time_to_end(job, index),
         "PET_MAX_RESTARTS": {"value": str(MAX_RESTARTS if most_restarts is None else most_restarts)},
     }
-    if job.spec.rdzv_conf:
-        twins["PET_RDZV_CONF"] = {"value": ",".join(f"{key}={value}" for key, value in job.spec.rdzv_conf.items())}
+    if settings := _rendezvous_settings(job, index):
+        twins["PET_RDZV_CONF"] = {"value": ",".join(f"{key}={value}" for key, value in settings.items())}
     env = list(container.get("env") or ())
     set_by_user = {variable.get("name") for variable in env}
     container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]
+
+
+def grace_period(template: Mapping[str, Any]) -> int:
+    """Seconds between a worker's SIGTERM and its SIGKILL, as its template has it."""
+    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else DEFAULT_GRACE_SECONDS
+
+
+def _time_to_end(job: ElasticJob, index: int) -> dict[str, dict[str, str]]:
+    """How long a launcher waits for its processes, where it would else be killed with them."""
+    left = grace_period(job.role(index).spec.template) - LAST_WORDS_SECONDS
+    if left >= LAUNCHERS_PATIENCE_SECONDS:
+        return {}
+    return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": {"value": str(max(1, left))}}
+
+
+def _rendezvous_settings(job: ElasticJob, index: int) -> dict[str, str]:
+    """Settings of the rendezvous: the user's, and what torch's own c10d needs besides.
+
+    Its workers meet when a machine has been provisioned, not within torch's ten minutes, and a world that is not full
+    waits five seconds for more and not thirty. Our rendezvous, for etcd, has defaults of its own.
+    """
+    settings: dict[str, str] = {}
+    if job.spec.backend is RendezvousBackend.C10D:
+        settings = {"join_timeout": "900", "last_call_timeout": "5"}
+        if job.spec.managed_store or job.hosting_worker is not None:
+            settings["is_host"] = "true" if index == job.hosting_worker else "false"
+    return settings | (job.spec.rdzv_conf or {})
 
 
 def log_in(spec: dict[str, Any], login: RendezvousLogin, container: dict[str, Any]) -> None:

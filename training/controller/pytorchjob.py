@@ -242,6 +242,11 @@ class PyTorchJob(ElasticJob):
         """Name of the Service of the first replica, which is the first replica's own name."""
         return self.pod_name(self.roles[0].first)
 
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """Names of all its Services."""
+        return (self.service_name,)
+
     def selector(self, role: str | None = None) -> dict[str, str]:
         """Labels that select exactly the pods of the job, or of one role of it."""
         of_job = {LABEL_OPERATOR: OPERATOR, LABEL_JOB_NAME: self.metadata.name}

@@ -9,6 +9,7 @@ from training.controller.pods import (
     MAX_RESTARTS,
     RendezvousLogin,
     bare_pod,
+    endpoint,
     log_in,
     main_container,
     owner,
@@ -59,12 +60,12 @@ def replica_pod(
         env = list(container.get("env") or ())
         set_by_user = {variable.get("name") for variable in env}
         container["env"] = env + [{"name": name, **how} for name, how in variables.items() if name not in set_by_user]
-    if login is not None and job.wanted.elastic_policy is not None and login.serves(job.spec.rdzv_endpoint):
+    if login is not None and job.wanted.elastic_policy is not None and login.serves(endpoint(job)):
         log_in(pod["spec"], login, main)
     return pod
 
 
-def first_service(job: ElasticJob) -> dict[str, Any]:
+def first_service(job: ElasticJob, name: str) -> dict[str, Any]:
     """The headless Service that makes the first replica's name known: MASTER_ADDR, or the host of the rendezvous."""
     job = _pytorch(job)
     role = job.roles[0]
@@ -74,7 +75,7 @@ def first_service(job: ElasticJob) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": job.service_name,
+            "name": name,
             "namespace": job.metadata.namespace,
             "labels": {**labels, LABEL_OUR_JOB_NAME: job.metadata.name, LABEL_MANAGED_BY: MANAGED_BY},
             "ownerReferences": [owner(job)],
@@ -129,7 +130,7 @@ def _elastic_variables(job: PyTorchJob, elastic: ElasticPolicy, generation: int)
     number = job.spec.worker.replicas
     told: Variables = {
         "PET_RDZV_BACKEND": {"value": str(elastic.rdzv_backend or RendezvousBackend.C10D)},
-        "PET_RDZV_ENDPOINT": {"value": job.spec.rdzv_endpoint},
+        "PET_RDZV_ENDPOINT": {"value": endpoint(job)},
         "PET_RDZV_ID": {"value": elastic.rdzv_id or rendezvous_id(job, generation)},
         "PET_NNODES": {"value": f"{fewest or number}:{most or number}"},
         "PET_MAX_RESTARTS": {"value": str(restarts)},

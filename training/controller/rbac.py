@@ -32,6 +32,7 @@ def cluster_rules(gang: Collection[GangScheduler] = (), *, pytorch_jobs: bool = 
         # get: whose pod it is that has a worker's name already; patch: takes the controller's finalizer off
         _rule("", ["pods"], ["list", "watch", "get", "create", "patch", "delete"]),
         _rule("", ["services"], ["list", "watch", "create", "delete"]),
+        _rule("policy", ["poddisruptionbudgets"], ["list", "watch", "create", "patch"]),
         _rule("", ["nodes"], ["list", "watch"]),
         _rule("", ["events"], ["create"]),
     ]

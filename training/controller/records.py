@@ -17,8 +17,10 @@ from training.controller.api import (
     LABEL_GENERATION,
     LABEL_JOB_NAME,
     LABEL_REPLICA_INDEX,
+    LABEL_REPLICA_TYPE,
     MAIN_CONTAINER,
     NOTICE_TAINTS,
+    STORE,
     TAINT_OUT_OF_SERVICE,
 )
 from training.controller.capacity import Taint, parse_quantity, pod_requests
@@ -106,6 +108,8 @@ class PodRecord:
     """Why the main container does not start, if that is an error: `ErrImagePull: ...`."""
     requests: Mapping[str, Decimal] = field(default_factory=dict)
     """What it takes of its node."""
+    store: bool = False
+    """It is no worker: it holds the rendezvous store."""
     held: bool = False
     """It carries the controller's finalizer: it does not go before it is let go."""
     resource_version: int = 0
@@ -214,6 +218,7 @@ def pod_record(pod: Mapping[str, Any], main_container: str = MAIN_CONTAINER) -> 
         restarts=main.get("restartCount", 0),
         waiting=_waiting(waiting),
         requests=pod_requests(spec),
+        store=labels.get(LABEL_REPLICA_TYPE) == STORE,
         held=FINALIZER in meta.get("finalizers", ()),
         resource_version=_number(meta.get("resourceVersion")),
     )

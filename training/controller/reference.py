@@ -26,16 +26,42 @@ _DEVIATIONS = """\
 ## What differs from the archived upstream controller
 
 - Workers find each other as `J-worker-<i>.J-workers` (one headless Service `J-workers` for the job `J`). Upstream made
-  a Service for each worker, so the short name `J-worker-0` was known too; here it is not, and numbers are not kept:
-  what is lost is replaced under any free number. An `rdzvEndpoint` in a worker (`J-worker-0:port`) has to become that
-  of an etcd outside the workers.
-- The launcher's arguments (`--rdzv_backend=etcd`, `--rdzv_endpoint`, `--rdzv_id`, `--nnodes`) go to the main container
-  only, with the same values in torchrun's `PET_*` variables. They cannot be left out; arguments and variables of the
-  template win over them.
+  a Service for each worker; here `J-worker-0` alone has one, and the others with `workerServices: true`. Numbers are
+  not kept: what is lost is replaced under any free number.
+- The launcher's arguments (`--rdzv_backend`, `--rdzv_endpoint`, `--rdzv_id`, `--nnodes`) go to the main container only,
+  with the same values in torchrun's `PET_*` variables. `injectArguments: false` leaves the arguments out; arguments
+  and variables of the template win in any case.
+- A launcher has five seconds less to end its processes than its pod has (`TORCH_ELASTIC_SHUTDOWN_TIMEOUT`), where the
+  pod has less than 35.
 - `--rdzv_id` is `<name>-<uid8>-<generation>` instead of the job's name, so a new job of an old name starts afresh.
 - `restartPolicy: ExitCode` does not charge disruptions; `Always` does not restart a worker that has finished.
 - A failed job gets the condition Failed; `ttlSecondsAfterFinished`, `activeDeadlineSeconds` and `backoffLimit` work;
   `cleanPodPolicy: None` keeps finished pods only.
+
+## Where workers meet
+
+| rdzvBackend | rdzvEndpoint | the store is |
+| --- | --- | --- |
+| unset, `etcd`, `etcd-v2` | `host:port` | that etcd; what this project's launcher needs for its short recoveries |
+| unset, `c10d` | unset, `auto` | pod `J-store` with the worker's image, kept off spot nodes by their labels |
+| `c10d` | `J-worker-0:29400` | in the first worker, which prefers other nodes than spot and is never scaled away |
+| `c10d` | another `host:port` | there, and the user's |
+
+With the second and third, the store is the job's own, and when its pod is lost all workers start anew as the next
+generation, at once and uncharged; workers are made when the store is ready. `join_timeout=900,last_call_timeout=5` and
+`is_host` are set besides what `rdzvConf` says. What c10d lacks against etcd, the launcher says when it starts.
+
+## Evictions
+
+Each job has a PodDisruptionBudget `J-workers`: a drain by evictions leaves `minReplicas` workers, and where there
+are no more than these takes one at a time. Workers on nodes that announce their end may go all together. It is written
+as `minAvailable`, for `maxUnavailable` counts from `replicas`, which says little in mode Capacity. What the controller
+itself deletes asks no budget.
+
+## Worker pods that do not go
+
+They carry the finalizer `elastic.pytorch.org/outcome` until their end is in the job's status. If pods stay in
+Terminating, no controller runs; `docs/decisions/0004-books-of-the-controller.md` says how to let them go by hand.
 
 ## Nodes that are about to go
 

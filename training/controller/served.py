@@ -38,7 +38,8 @@ class Served:
     pod: Callable[[ElasticJob, int, int, str, pods.RendezvousLogin | None], Object]
     """The manifest of a replica: job, index, generation, `min:max`, login."""
     pod_record: Callable[[Object], PodRecord]
-    service: Callable[[ElasticJob], Object]
+    service: Callable[[ElasticJob, str], Object]
+    """The manifest of one of the job's `service_names`."""
     status_body: Callable[[ElasticJob, ElasticJobStatus], Object]
     labels: str
     """Of all pods and services of such jobs."""

@@ -16,6 +16,7 @@ from decimal import Decimal
 from training.controller import client
 from training.controller.api import ElasticJob
 from training.controller.client import Api, Object
+from training.controller.planner import NO_BUDGET
 from training.controller.records import (
     KNOWN_NOTICES,
     NodeRecord,
@@ -61,6 +62,27 @@ def service_record(obj: Object, job_label: str) -> ServiceRecord:
     return ServiceRecord(f"{metadata['namespace']}/{job}", int(metadata["resourceVersion"]))
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetRecord:
+    """A disruption budget."""
+
+    job_key: str
+    least: int
+    """Workers that evictions have to leave."""
+    resource_version: int
+
+
+def budget_record(obj: Object, job_label: str) -> BudgetRecord:
+    """The record of a disruption budget; one that says it in another way than the controller does is none."""
+    metadata, least = obj["metadata"], obj["spec"].get("minAvailable")
+    job = metadata.get("labels", {}).get(job_label, "")
+    return BudgetRecord(
+        f"{metadata['namespace']}/{job}",
+        least if isinstance(least, int) else NO_BUDGET,
+        int(metadata["resourceVersion"]),
+    )
+
+
 class Store:
     """Informers, and the index from pods and nodes to jobs."""
 
@@ -97,6 +119,14 @@ class Store:
             namespace=namespace,
             labels=ours,
         )
+        self.budgets = Informer(
+            api,
+            client.DisruptionBudget,
+            lambda budget: budget_record(budget, served.job_label),
+            self._budget_changed,
+            namespace=namespace,
+            labels=ours,
+        )
         self.nodes = Informer(api, client.Node, lambda node: node_record(node, notices), self._node_changed)
 
         self._rivals = (
@@ -112,11 +142,12 @@ class Store:
         Informer[JobRecord]
         | Informer[PodRecord]
         | Informer[ServiceRecord]
+        | Informer[BudgetRecord]
         | Informer[NodeRecord]
         | Informer[RivalRecord]
     ]:
         """All of them."""
-        always = self.jobs, self.pods, self.services, self.nodes
+        always = self.jobs, self.pods, self.services, self.budgets, self.nodes
         return always if self._rivals is None else (*always, self._rivals)
 
     def rival_of(self, job: ElasticJob) -> str | None:
@@ -181,6 +212,12 @@ class Store:
         del key
         known = new or old
         if known is not None:
+            self._due(known.job_key, 0.0)
+
+    def _budget_changed(self, key: str, old: BudgetRecord | None, new: BudgetRecord | None) -> None:
+        del key
+        known = new or old
+        if known is not None and (old is None or new is None or old.least != new.least):
             self._due(known.job_key, 0.0)
 
     def _pod_changed(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
