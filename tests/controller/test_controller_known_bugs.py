@@ -1,15 +1,17 @@
 """What users met with the archived upstream controller and its successors, and what happens here instead.
 
 The numbers are those of the project's list of threads; each test fails on the behaviour that was reported. Two are the
-launcher's, and tested in `tests/training`: survivors that hang when a peer goes (5), and the store's version (24).
+launcher's, and tested where it is (`OF_THE_LAUNCHER`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,21 @@ from training.controller.rbac import cluster_rules
 from training.controller.records import NodeRecord, PodRecord, pod_record
 
 NODES = {"node-a": NodeRecord("node-a", allocatable={"pods": Decimal(100)})}
+THREADS = 27
+OF_THE_LAUNCHER = {
+    # survivors of a lost or frozen peer hung in a collective for minutes
+    5: ("test_training_elastic.py", "test_a_plain_ddp_program_recovers_without_knowing_of_us"),
+    # etcd from 3.6 on has no v2 API, by which torch's etcd and etcd-v2 meet
+    24: ("test_training_launcher.py", "test_etcd_is_served_by_the_v3_handler_with_a_notice"),
+}
+
+
+def test_each_thread_has_its_test() -> None:
+    own = {int(number) for number in re.findall(r"def test_(\d\d)_", Path(__file__).read_text(encoding="utf-8"))}
+    assert sorted(own | OF_THE_LAUNCHER.keys()) == list(range(1, THREADS + 1))
+    for file, name in OF_THE_LAUNCHER.values():
+        text = (Path(__file__).parents[1] / "training" / file).read_text(encoding="utf-8")
+        assert f"def {name}(" in text
 
 
 def ended(index: int, code: int | None, **fields: Any) -> PodRecord:
@@ -117,6 +134,18 @@ def test_07_a_rendezvous_that_was_closed_is_not_entered_again() -> None:
     made = story.see([ended(0, 139), pod(1), pod(2)])
     assert deletes(made) == ["j-worker-0", "j-worker-1", "j-worker-2"]
     assert rendezvous_id(story.job, made.status.generation) != before
+
+
+def test_07_replacements_that_find_it_closed_bring_about_a_new_one() -> None:
+    """However long they waited for a node; the launcher says no more than exit code 1."""
+    story = Story(job(2))
+    story.see([pod(0, **GOING), pod(1)])
+    for number in range(3):
+        found_a_node = NOW + timedelta(seconds=600 + 20 * number)
+        closed = ended(0, 1, uid=f"late-{number}", created=NOW, scheduled=found_a_node, finished_at=found_a_node)
+        made = story.see([closed, pod(1)], after=600 + 20 * number)
+        assert (made.status.phase, made.status.restarts) == (Phase.RESTARTING, 0)
+    assert (made.status.generation, sorted(deletes(made))) == (2, ["j-worker-0", "j-worker-1"])
 
 
 def test_08_the_end_of_one_worker_is_not_the_end_of_the_store() -> None:

@@ -577,7 +577,7 @@ class _Planning:
             return Reason.WORKER_FAILED, f"{ended}: a rule of failurePolicy says that the job fails then"
         if action is None and code == EXIT_DO_NOT_RESTART:
             return Reason.WORKER_FAILED, f"{ended}: the worker says that starting it again cannot help"
-        free = action is FailureAction.IGNORE or (action is None and self._free(code, pod.finished_at, pod.name))
+        free = action is FailureAction.IGNORE or (action is None and self._free(code, pod.finished_at, pod))
         retried = (
             action is not None
             or code is None
@@ -606,13 +606,18 @@ class _Planning:
         rules = policy.rules if policy is not None else ()
         return next((rule.action for rule in rules if rule.matches(code, reasons)), None)
 
-    def _free(self, code: int | None, ended: datetime | None, name: str) -> bool:
-        """Whether an end is not charged: a checkpoint was saved first, or it is another loss's doing."""
+    def _free(self, code: int | None, ended: datetime | None, pod: PodRecord) -> bool:
+        """Whether an end is not charged: a checkpoint was saved first, or it is another loss's doing.
+
+        Of a replacement too, however long it had to wait for a node: those that find the rendezvous closed end so.
+        """
         if code == EXIT_PREEMPTED:
             return True
         lost = self.status.last_disruption_time
         if code != 1 or lost is None or self.status.failure_streak >= MOST_COLLATERAL:
             return False
+        if pod.created is not None and pod.created >= lost:
+            lost = max(lost, pod.scheduled or pod.created)
         if (ended or self.now) - lost > COLLATERAL_WINDOW:
             return False
         since = self.status.collateral_since
@@ -620,7 +625,7 @@ class _Planning:
             self.status.collateral, self.status.collateral_since = 0, self.now
         self.status.collateral += 1
         if self.status.collateral >= COLLATERAL_RESTARTS_GROUP:
-            self.regroup = f"{self.status.collateral} workers failed after the loss of another, the last {name}"
+            self.regroup = f"{self.status.collateral} workers failed after the loss of another, the last {pod.name}"
         return True
 
     def _count_free(self, pod: PodRecord, number: int = 1) -> None:
@@ -649,7 +654,7 @@ class _Planning:
         action = self._ruled(code, {pod.last_reason or ""})
         if action is FailureAction.FAIL_JOB:
             return Reason.WORKER_FAILED, f"{ended}: a rule of failurePolicy says that the job fails then"
-        if action is FailureAction.IGNORE or (action is None and self._free(code, None, pod.name)):
+        if action is FailureAction.IGNORE or (action is None and self._free(code, None, pod)):
             self._count_free(pod, pod.restarts - counted)
             self._lengthen_streak(pod)
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
