@@ -27,7 +27,7 @@ import yaml
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import PatchType
 
 from infra.clusters import Access
@@ -175,6 +175,33 @@ class Jobs:
                     raise JobError(f"{path}: ElasticJob {name} contains itself (a YAML alias). Write it out.") from None
             done.append(name)
         return done
+
+    def create_with_script(self, job: dict[str, Any], script: ConfigMap) -> None:
+        """Submit a new job whose program comes from a ConfigMap, which goes with the job.
+
+        Args:
+            job: its manifest, of this namespace.
+            script: not there yet; the workers mount it.
+
+        Raises:
+            JobError: there is a job or a ConfigMap of that name, or the API server refuses one; then neither is left.
+        """
+        name = str(job["metadata"]["name"])
+        with self._plain(f"the API server refuses the script of ElasticJob {name}"):
+            made = self._client.create(script, namespace=self.namespace)
+        map_name = str(made.metadata.name) if made.metadata else ""
+        try:
+            with self._plain(f"the API server refuses ElasticJob {name}"):
+                created = self._client.create(ElasticJob(**job), namespace=self.namespace)
+                uid = created.metadata.uid if created.metadata else None
+                owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid}
+                self._client.patch(
+                    ConfigMap, map_name, {"metadata": {"ownerReferences": [owner]}}, namespace=self.namespace
+                )
+        except JobError:
+            with contextlib.suppress(JobError), self._plain(f"the script of ElasticJob {name} cannot be removed"):
+                self._client.delete(ConfigMap, map_name, namespace=self.namespace)
+            raise
 
     def get(self, name: str) -> GenericNamespacedResource | None:
         """The job, or None."""

@@ -12,7 +12,21 @@ from types import FrameType
 
 import typer
 
-from infra.cli import cost, diagram, doctor, drill, engines, explain, gpus, images, job_details, jobs, stack, template
+from infra.cli import (
+    cost,
+    diagram,
+    doctor,
+    drill,
+    engines,
+    explain,
+    gpus,
+    images,
+    job_details,
+    jobs,
+    run,
+    stack,
+    template,
+)
 from infra.errors import TrainyardError
 
 app = typer.Typer(
@@ -23,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (stack, cost, diagram, jobs, job_details, template, gpus, explain, doctor):
+for module in (stack, cost, diagram, jobs, job_details, run, template, gpus, explain, doctor):
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")

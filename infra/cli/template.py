@@ -59,13 +59,13 @@ def template(
         return
     chosen = _pool(aws, pool, stack)
     if image is None:
-        image = _built(workspace, chosen)
+        image = built_image(workspace, chosen)
     if image.split() != [image]:
         raise UsageError(f"--image is {image!r}: must be one reference, as in registry.example/training@sha256:…")
-    _require_name(name)
+    require_name(name)
     from infra.wiring.job_resources import standard_job  # noqa: PLC0415
 
-    least, most = _workers(workers, chosen)
+    least, most = worker_range(workers, chosen.max)
     job = standard_job(
         chosen,
         name=name,
@@ -74,7 +74,7 @@ def template(
         rdzv_endpoint=ETCD,
         workers_min=least,
         workers_max=most,
-        queue=_queue(aws, chosen),
+        queue=queue_of(aws, chosen),
     )
     if json:
         print_json(job)
@@ -84,8 +84,12 @@ def template(
     sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
 
 
-def _built(workspace: Workspace, pool: AwsNodePool) -> str:
-    """The image that was built for a pool."""
+def built_image(workspace: Workspace, pool: AwsNodePool) -> str:
+    """The image that was built for a pool.
+
+    Raises:
+        UsageError: none was.
+    """
     from infra.settings.image_lock import build_command  # noqa: PLC0415
     from infra.wiring.images import row_for_pool  # noqa: PLC0415
 
@@ -144,7 +148,12 @@ def _pool(aws: Aws, name: str, stack: str) -> AwsNodePool:
     )
 
 
-def _require_name(name: str) -> None:
+def require_name(name: str) -> None:
+    """Before a job is made: can it have this name?
+
+    Raises:
+        UsageError: it cannot.
+    """
     from training.controller.api import MAX_NAME_LENGTH  # noqa: PLC0415
 
     if len(name) > MAX_NAME_LENGTH or not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
@@ -154,16 +163,21 @@ def _require_name(name: str) -> None:
         )
 
 
-def _workers(text: str, pool: AwsNodePool) -> tuple[int, int]:
+def worker_range(text: str, machines: int) -> tuple[int, int]:
+    """Fewest and most workers, of `MIN:MAX` or one number; of no text 1 and all machines.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if not text:
-        return 1, pool.max
+        return 1, machines
     least, _, most = text.partition(":")
     if not (least.isdecimal() and (most.isdecimal() or not most)):
         raise UsageError(f"--workers is {text!r}: must be one number or two with a colon between, for example 2:8")
     return int(least), int(most or least)
 
 
-def _queue(aws: Aws, pool: AwsNodePool) -> str | None:
+def queue_of(aws: Aws, pool: AwsNodePool) -> str | None:
     """The queue that owns a pool; None where the stack has no queues."""
     from infra.wiring.queue_plan import queue_plan  # noqa: PLC0415
 

@@ -171,6 +171,24 @@ def standard_job(
     }
 
 
+def pod_security() -> dict[str, Any]:
+    """The security context of a worker pod: what the jobs' namespace asks for (level `restricted`)."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": UNPRIVILEGED,
+        "runAsGroup": UNPRIVILEGED,
+        "fsGroup": UNPRIVILEGED,
+        # Once, and not at each start: that would be a walk through all files of the volume of checkpoints.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """The security context of a worker's container, for the same level."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
     program = tuple(arguments) or ("-m", "training.examples.digits", f"--checkpoints={CHECKPOINTS}/{name}")
     threads = max(1, worker.cpu_millis // 1000 // max(1, worker.gpus))
@@ -179,15 +197,7 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
         "terminationGracePeriodSeconds": worker.grace_seconds,
         "nodeSelector": worker.node_selector,
         "tolerations": worker.tolerations,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": UNPRIVILEGED,
-            "runAsGroup": UNPRIVILEGED,
-            "fsGroup": UNPRIVILEGED,
-            # Once, and not at each start: that would be a walk through all files of the volume of checkpoints.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [
             {
                 "name": "elasticjob-worker",
@@ -197,7 +207,7 @@ def _worker_spec(worker: JobResources, name: str, image: str, arguments: Sequenc
                 "resources": {"requests": worker.requests(), "limits": worker.limits()},
                 # No IPC_LOCK, also with EFA, which pins its buffers: the capability does nothing for an ordinary user,
                 # and the jobs' namespace refuses it. `infra.wiring.user_data` lifts the limit on the machines.
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": container_security(),
                 "volumeMounts": [
                     {"name": "checkpoints", "mountPath": CHECKPOINTS},
                     {"name": "shm", "mountPath": _SHM},
