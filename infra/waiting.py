@@ -6,6 +6,7 @@ shown is their own sentence.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +34,8 @@ _IMAGE = frozenset(
 _CONFIGURATION = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume"})
 _VOLUME_WORDS = ("persistentvolumeclaim", "PersistentVolume", "volume node affinity", "volume limits", "volume zone")
-_NO_CLAIM = ("not found", "unbound immediate")
+_PREEMPTION = re.compile(r" (no new claims to deallocate, )?preemption: .*")
+"""What the scheduler adds: nobody is displaced for the worker either, and why."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _unscheduled(pod: Mapping[str, Any], condition: Mapping[str, Any], commands: Commands) -> Waiting:
-    message = " ".join(str(condition.get("message", "")).split()).rstrip(".") or "no node was found yet"
+    message = _PREEMPTION.sub("", " ".join(str(condition.get("message", "")).split())).rstrip(".")
+    message = message or "no node was found yet"
     if condition.get("reason") == "SchedulingGated":
         queue = _queue(pod["metadata"])
         where = f"queue {queue} has not admitted the workers yet" if queue else message
@@ -207,6 +210,8 @@ def _held_back(waiting: Mapping[str, Any], pod: str, commands: Commands) -> Wait
     reason, message = str(waiting.get("reason", "")), " ".join(str(waiting.get("message", "")).split())
     said = f"{reason}: {message}" if message else reason
     if reason in _IMAGE:
+        _, inner, cause = said.rpartition("ErrImagePull: ")  # the wait before the next try tells it again
+        said = inner + cause
         # The image store belongs to local stacks; elsewhere a registry is asked.
         advice = "trainyard images list" if commands.local else commands.kubectl("describe", "pod", pod)
         return Waiting("image", said, advice)

@@ -19,9 +19,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
 
 from infra.clusters import CHECKOUT, Access
 from infra.jobs import ApiServerAwayError, Follower, JobError, Jobs, Progress, parse_progress
+from infra.logs import Following
 
 SHORT = timedelta(seconds=1)
 REMEDY = "Look: trainyard status -s dev. Start it: trainyard up -s dev"
@@ -109,7 +112,7 @@ def server() -> Iterator[ApiServer]:
             self.end_headers()
             self.wfile.write(content.encode() if isinstance(content, str) else json.dumps(content).encode())
 
-        do_GET = do_PATCH = do_DELETE = reply  # noqa: N815 - names of the standard library
+        do_GET = do_PATCH = do_DELETE = do_POST = reply  # noqa: N815 - names of the standard library
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -428,6 +431,130 @@ def read(follower: Follower, count: int, timeout: float = 120.0) -> list[tuple[s
         got += follower.events(timedelta(seconds=0.2))
     got += follower.events(timedelta(seconds=1.2))
     return [(event.pod, event.event, event.time) for event in got]
+
+
+def test_scale_suspend_and_resume_change_one_field_each(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job("digits", "Running"))
+    server.answers[f"PATCH {JOBS}/digits/scale"] = (200, {"kind": "Scale", "apiVersion": "autoscaling/v1"})
+    server.answers[f"PATCH {JOBS}/digits"] = (200, job())
+    jobs.scale("digits", 4)
+    jobs.suspend("digits")
+    jobs.resume("digits")
+    sent = [(name, query, body) for name, query, body in server.requests if name.startswith("PATCH")]
+    assert [body for _, _, body in sent] == [
+        {"spec": {"replicas": 4}},
+        {"spec": {"suspend": True}},
+        {"spec": {"suspend": False}},
+    ]
+    assert {query["fieldManager"][0] for _, query, _ in sent} == {"trainyard"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda jobs: jobs.scale("digits", 2), lambda jobs: jobs.suspend("digits"), lambda jobs: jobs.resume("digits")],
+)
+def test_what_has_ended_is_not_changed(jobs: Jobs, server: ApiServer, change: Callable[[Jobs], None]) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job("digits", "Running", "Succeeded"))
+    with pytest.raises(JobError, match=r"digits has ended \(Succeeded: Succeeded it is\)"):
+        change(jobs)
+    assert all(name.startswith("GET") for name, _, _ in server.requests)
+
+
+def test_a_job_that_chooses_its_size_itself_is_not_scaled(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job() | {"spec": {"scaling": {"mode": "Capacity"}}})
+    with pytest.raises(JobError, match=r"spec.scaling.mode is Capacity"):
+        jobs.scale("digits", 2)
+
+
+def test_a_size_that_the_job_does_not_allow_is_refused_in_the_server_s_words(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job())
+    server.answers[f"PATCH {JOBS}/digits/scale"] = (422, failure(422, "must not exceed maxReplicas"))
+    with pytest.raises(JobError, match="digits cannot be scaled to 9: must not exceed maxReplicas"):
+        jobs.scale("digits", 9)
+
+
+def sized(generation: int, **status: int) -> Answer:
+    made = job("digits", "Running", generation=2)
+    made["status"] |= {"observedGeneration": generation, **status}
+    return 200, made
+
+
+def test_a_size_is_reached_when_the_controller_has_seen_it_and_all_are_ready(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = [
+        sized(1, desiredReplicas=4, replicas=4, readyReplicas=4),
+        sized(2, desiredReplicas=4, replicas=4, readyReplicas=3),
+        sized(2, desiredReplicas=4, replicas=4, readyReplicas=4),
+    ]
+    jobs.wait_size("digits", 4, timedelta(seconds=120), lambda _: None)
+    assert len(server.requests) == 3
+
+
+def test_a_size_that_is_not_reached_says_the_last_state(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = sized(2, desiredReplicas=4, replicas=4, readyReplicas=3)
+    with pytest.raises(JobError, match=r"did not get 4 workers within 0:00:00; last state: Running: Running it is"):
+        jobs.wait_size("digits", 4, timedelta(0), lambda _: None)
+
+
+def test_a_job_that_ends_first_never_reaches_its_size(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job("digits", "Running", "Failed"))
+    with pytest.raises(JobError, match=r"has ended before it had 4 workers \(Failed\)"):
+        jobs.wait_size("digits", 4, timedelta(seconds=120), lambda _: None)
+
+
+def test_a_suspended_job_has_stopped_when_no_worker_runs(jobs: Jobs, server: ApiServer) -> None:
+    server.answers[f"GET {JOBS}/digits"] = (200, job("digits", "Suspended"))
+    over = pod("b", "y", "terminated")
+    over["status"]["phase"] = "Succeeded"
+    server.answers[f"GET {PODS}"] = [listed(pod("a", "x"), over), listed(over)]
+    jobs.wait_stopped("digits", timedelta(seconds=120), lambda _: None)
+    assert sum(name == f"GET {PODS}" for name, _, _ in server.requests) == 2
+
+
+def test_what_keeps_a_job_from_running_is_its_state(jobs: Jobs, server: ApiServer) -> None:
+    waiting = job("digits", "Created")
+    waiting["status"]["conditions"].append(
+        {"type": "Running", "status": "False", "message": "0 of 3 workers run; a: ErrImagePull"}
+    )
+    server.answers[f"GET {JOBS}/digits"] = [(200, waiting), (200, job("digits", "Created", "Running"))]
+    told: list[str] = []
+    jobs.wait_running("digits", timedelta(seconds=120), told.append)
+    assert told == ["Created: 0 of 3 workers run; a: ErrImagePull"]
+
+
+def test_a_script_belongs_to_its_job_and_goes_with_it(jobs: Jobs, server: ApiServer) -> None:
+    maps = "/api/v1/namespaces/research/configmaps"
+    server.answers[f"POST {maps}"] = (201, {"metadata": {"name": "digits-script"}})
+    server.answers[f"POST {JOBS}"] = (201, job("digits", uid="u-1"))
+    server.answers[f"PATCH {maps}/digits-script"] = (200, {"metadata": {"name": "digits-script"}})
+    script = ConfigMap(metadata=ObjectMeta(name="digits-script"), data={"train.py": "pass"})
+    jobs.create_with_script(job(), script)
+    (owner,) = server.requests[-1][2]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("ElasticJob", "digits", "u-1")
+
+
+def test_of_a_job_that_is_refused_no_script_is_left(jobs: Jobs, server: ApiServer) -> None:
+    maps = "/api/v1/namespaces/research/configmaps"
+    server.answers[f"POST {maps}"] = (201, {"metadata": {"name": "digits-script"}})
+    server.answers[f"POST {JOBS}"] = (422, failure(422, "minReplicas must not exceed maxReplicas"))
+    server.answers[f"DELETE {maps}/digits-script"] = (200, {"kind": "Status", "status": "Success"})
+    script = ConfigMap(metadata=ObjectMeta(name="digits-script"), data={"train.py": "pass"})
+    with pytest.raises(JobError, match="refuses ElasticJob digits: minReplicas must not exceed maxReplicas"):
+        jobs.create_with_script(job(), script)
+    assert server.requests[-1][0] == f"DELETE {maps}/digits-script"
+
+
+def test_logs_are_followed_from_before_the_first_worker_to_the_end_of_the_job(jobs: Jobs, server: ApiServer) -> None:
+    silences: list[None] = []
+    server.answers[f"GET {JOBS}/digits"] = lambda: (200, job("digits", "Succeeded" if silences else "Created"))
+    pending = {"metadata": {"name": "digits-worker-0"}, "status": {"phase": "Pending"}}
+    done = [pod("digits-worker-0", "x", "terminated"), pod("digits-worker-1", "y", "terminated")]
+    server.answers[f"GET {PODS}"] = lambda: listed(*done) if silences else listed(pending)
+    server.answers[f"GET {PODS}/digits-worker-0/log"] = (200, lines(("step", 1), ("finished", 3)))
+    server.answers[f"GET {PODS}/digits-worker-1/log"] = (200, "2026-11-30T00:00:02Z hello\n")
+    followed = Following(jobs, "digits", lambda: silences.append(None)).lines()
+    texts = [line.log.text.partition(", ")[0] for line in followed]
+    assert texts == ['{"trainyard": "step"', "hello", '{"trainyard": "finished"']
+    assert silences
 
 
 def test_each_line_is_told_once_though_the_stream_breaks(jobs: Jobs, server: ApiServer) -> None:

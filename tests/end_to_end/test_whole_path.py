@@ -115,6 +115,11 @@ class Stack:
         jobs = {job["job"]: job for job in self.json("jobs")["jobs"]}
         return dict(jobs[name])
 
+    def waiting_of(self, name: str, cause: str = "") -> dict[str, Any] | None:
+        """What a job waits for, as `describe` says it: the first reason, or that of one kind."""
+        found = self.json("describe", name)["waiting"]
+        return next((dict(reason) for reason in found if cause in ("", reason["cause"])), None)
+
     def steps_of(self, name: str) -> dict[int, list[int]]:
         """The images of each step by the job's ledger: of a step that was made again, the last line counts."""
         (ledger,) = self.state.glob(f"volumes/*/{name}.ledger")
@@ -235,7 +240,10 @@ spec:
         lambda: "image table" in stack.kubectl("get", "events", "-n", "training", "--field-selector", select),
     )
     assert told
-    stack.kubectl("delete", "elasticjob", "-n", "training", "imagenet")
+    why = eventually("the reason", lambda: stack.waiting_of("imagenet"))
+    assert (why["cause"], why["next"]) == ("image", "trainyard images list")
+    assert "example.com/somebody/imagenet:1" in why["message"]
+    stack.run("cancel", "imagenet", "--yes")
 
 
 def test_more_gpus_than_any_node_has_is_said_at_once(stack: Stack) -> None:
@@ -247,7 +255,38 @@ def test_more_gpus_than_any_node_has_is_said_at_once(stack: Stack) -> None:
     )
     assert "8" in message
     assert "nvidia.com/gpu" in message
-    stack.kubectl("delete", "elasticjob", "-n", "training", "greedy")
+    assert "lower the request" in eventually("what helps", lambda: stack.waiting_of("greedy", "capacity"))["next"]
+    stack.run("cancel", "greedy", "--yes")
+
+
+def test_what_a_job_waits_for_is_named_with_the_next_command(stack: Stack) -> None:
+    volumes = [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "nowhere"}}]
+    stack.run("submit", str(stack.job_file("homeless", pod={"volumes": volumes})))
+    why = eventually("the claim", lambda: stack.waiting_of("homeless", "volume"))
+    assert "nowhere" in why["message"]
+    assert why["next"].startswith("kubectl -n training get persistentvolumeclaims")
+    _, err = stack.run("logs", "homeless", code=1)
+    assert "no worker of job homeless has written anything" in err
+    stack.run("cancel", "homeless", "--yes", "--wait")
+
+    stack.kubectl("create", "quota", "tight", "-n", "training", "--hard=pods=0")
+    stack.run("submit", str(stack.job_file("quota")))
+    why = eventually("the quota", lambda: stack.waiting_of("quota", "quota"))
+    assert "exceeded quota: tight" in why["message"]
+    stack.run("cancel", "quota", "--yes")
+    stack.kubectl("delete", "quota", "tight", "-n", "training")
+
+
+def test_a_script_of_one_s_own_runs_on_the_machines_of_the_stack(stack: Stack) -> None:
+    script = stack.folder / "who.py"
+    script.write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
+    out, _ = stack.run("run", str(script), "--workers", "2", "--", "--epochs", "3")
+    said = {line.partition(" | ")[2] for line in out.splitlines()}
+    assert {"rank 0 ['--epochs', '3']", "rank 1 ['--epochs', '3']"} <= said
+    assert out.splitlines()[-1].startswith("who: Succeeded")
+    stack.run("cancel", "who", "--yes", "--wait")
+    maps = ("get", "configmaps", "-n", "training", "-o", "name")
+    eventually("the script goes with its job", lambda: "who-script" not in stack.kubectl(*maps))
 
 
 def test_a_killed_worker_costs_steps_but_no_sample(stack: Stack) -> None:
