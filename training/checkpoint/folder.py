@@ -22,7 +22,9 @@ and then written or relied upon: there are moments between. In them
 * an old world that was about to claim replaces the newer claim. The newer world is refused at its next save, ends, and
   its launcher starts it again from the newest checkpoint, with a newer generation.
 
-Neither leaves a checkpoint that is not whole, nor two worlds that go on writing.
+Neither leaves a checkpoint that is not whole, nor two worlds that go on writing. Where the launcher has etcd, claims
+and publications go through a lock there as well (training.checkpoint.lock): no claim is replaced then, and nothing is
+deleted.
 
 A checkpoint is data and cannot run code when it is loaded. So `save` refuses what could not be loaded that way.
 """
@@ -36,7 +38,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +47,7 @@ import torch
 from torch import Tensor
 
 from training.checkpoint import contents, disk
+from training.checkpoint.lock import EtcdLock, LostLockError
 from training.checkpoint.retention import Kept, Retention
 
 logger = logging.getLogger(__name__)
@@ -148,6 +151,7 @@ class CheckpointFolder:
         self._writer = writer or Writer()
         self._keep = Retention(last=keep) if isinstance(keep, int) else keep
         self._claimed = False
+        self._lock = EtcdLock.of_launcher(self._writer.run, str(root.absolute()))
         # One at a time in this process, whatever objects it has for the folder.
         self._writing = _writing.setdefault(root.absolute(), threading.RLock())
         try:
@@ -193,6 +197,9 @@ class CheckpointFolder:
 
     def _claim(self) -> None:
         self._check_fence()
+        if self._lock:
+            with _told(self.root):
+                self._lock.claim(self._writer.run, self._writer.generation)
         data = json.dumps({"run": self._writer.run, "generation": self._writer.generation}).encode()
         temporary = self.root / f"{_CLAIMING}{secrets.token_hex(4)}"
         try:
@@ -263,6 +270,7 @@ class CheckpointFolder:
             disk.write_synced(temporary / MANIFEST, self._manifest(snapshot, files))
             disk.sync_folder(temporary)
             self._check_fence()
+            self._check_lock(snapshot.step)
             self._rename(temporary, target)
         except OSError as error:
             raise CheckpointError(
@@ -270,6 +278,7 @@ class CheckpointFolder:
             ) from error
         finally:
             disk.remove(temporary)
+        self._check_lock(None)  # an old world deletes nothing
         self.prune(self._keep)
         return target
 
@@ -365,6 +374,11 @@ class CheckpointFolder:
         }
         return json.dumps(manifest, indent=1).encode()
 
+    def _check_lock(self, step: int | None) -> None:
+        if self._lock:
+            with _told(self.root):
+                self._lock.publish(self._writer.run, self._writer.generation, step)
+
     def _check_fence(self) -> None:
         try:
             fence = json.loads((self.root / FENCE).read_bytes())
@@ -381,6 +395,14 @@ class CheckpointFolder:
                 f"generation {ours.generation} of run '{ours.run}' may not write to {self.root}: generation "
                 f"{generation} of run '{run}' has taken over"
             )
+
+
+@contextlib.contextmanager
+def _told(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except LostLockError as error:
+        raise StaleWriterError(f"this process may not write to {root} any more: {error}") from error
 
 
 def verify(path: Path, *, contents: bool = True) -> Checkpoint:

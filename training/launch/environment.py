@@ -16,6 +16,8 @@ RUN: Final = "TRAINYARD_RUN"
 LEASE_FILE: Final = "TRAINYARD_LEASE_FILE"
 # Number of the descriptor over which the launcher and a worker with hooks talk (`control`).
 CONTROL: Final = "TRAINYARD_CONTROL"
+# Where the launcher's etcd is, for the claim on the checkpoints (`training.checkpoint.lock`); JSON, without a password.
+CHECKPOINT_LOCK: Final = "TRAINYARD_CHECKPOINT_LOCK"
 # File in which a script reports its steps (`training.metrics.progress`).
 PROGRESS_FILE: Final = "TRAINYARD_PROGRESS_FILE"
 

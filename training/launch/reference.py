@@ -108,6 +108,11 @@ _VARIABLES: tuple[tuple[str, str, str], ...] = (
         "workers",
         "Until when this node is sure to be a member. With etcd.",
     ),
+    (
+        environment.CHECKPOINT_LOCK,
+        "workers",
+        "Where the launcher's etcd is, for the claim on the checkpoints. With etcd.",
+    ),
     (environment.CONTROL, "workers", "Descriptor over which hooks hear of a new world. With etcd."),
     (
         f"{environment.ETCD_PREFIX}...",

@@ -34,6 +34,7 @@ This module only reads options; it imports no torch, because torch itself loads 
 """
 
 import atexit
+import json
 import os
 import ssl
 import time
@@ -43,7 +44,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from training.launch.environment import ETCD_PREFIX
+from training.launch.environment import CHECKPOINT_LOCK, ETCD_PREFIX
 from training.launch.etcd_client import (
     ATTEMPT_TIMEOUT,
     CALL_TIMEOUT,
@@ -117,6 +118,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         job=str(params.config.get(_JOB, "")),
     )
     atexit.register(handler.leave)
+    told = {key: value for key, value in params.config.items() if key in _FOR_WORKERS}
+    os.environ[CHECKPOINT_LOCK] = json.dumps({"endpoint": params.endpoint, "config": told, "run_id": run_id})
     return handler
 
 
@@ -268,6 +271,8 @@ _ENVIRONMENT = {
     key: ETCD_PREFIX + key.upper()
     for key in ("endpoints", "cacert", "cert", "key", "server_name", "user", "password", "password_file")
 }
+# Settings that workers need to reach the same etcd; a password they find where we do, in a file or the environment.
+_FOR_WORKERS = frozenset({*_ENVIRONMENT, "protocol", "prefix"} - {"password"})
 _TIMES = (
     "join_timeout",
     "last_call_timeout",
