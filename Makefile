@@ -131,4 +131,4 @@ bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,0
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-controller
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller

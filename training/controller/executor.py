@@ -7,6 +7,7 @@ deletions name the pod's UID, so a successor of the same name is never hit.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter
@@ -150,6 +151,8 @@ class Executor:
         self.happened.update(str(event.reason) for event in result.events)
         self._tell(job, summarised(result.events))
         await self._carry_out(key, job, result)
+        if sum(isinstance(action, CreatePod) for action in result.actions) > PODS_PER_PASS:
+            return Pass(0.0)  # the rest of them, without a rest
         return Pass(result.requeue_after.total_seconds() if result.requeue_after is not None else None, busy)
 
     async def _write_status(self, job: ElasticJob, status: ElasticJobStatus) -> None:
@@ -213,18 +216,23 @@ class Executor:
     async def _create_pods(self, key: str, job: ElasticJob, creations: Sequence[CreatePod]) -> None:
         """Slow start: 1, 2, 4 ... at once, so that a job whose pods are refused costs one call and not a thousand.
 
-        What is left over after a pass follows in the next, which the news of these pods brings about: a large job then
-        neither outlives its deletion nor holds up others.
+        What is left over after a pass follows in the next: a large job neither outlives its deletion nor holds up
+        others.
         """
-        creations = creations[:PODS_PER_PASS]
+        waiting = iter(creations[:PODS_PER_PASS])
         made: list[CreatePod] = []
-        size = 1
+
+        async def create(most: int | None) -> None:
+            for action in itertools.islice(waiting, most):
+                await self._create_pod(key, job, action)
+                made.append(action)
+
         try:
-            while len(made) < len(creations):
-                batch = creations[len(made) : len(made) + size]
-                await self._together([self._create_pod(key, job, action) for action in batch])
-                made.extend(batch)
-                size = min(size * 2, 4 * CONNECTIONS)
+            size = 1
+            while size < CONNECTIONS:
+                await self._together([create(1) for _ in range(size)])
+                size *= 2
+            await self._together([create(None) for _ in range(CONNECTIONS)])  # each ends with the first call that fails
         finally:
             if made:
                 self._tell_pods(job, Reason.POD_CREATED, "created", made)

@@ -24,7 +24,7 @@ class KeyQueue:
         self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self.waits = Histogram("trainyard_queue_seconds", "Time from when a job was due until it was looked at.")
+        self.waits = Histogram("trainyard_queue_seconds", "Time from when a job could be looked at until it was.")
 
     def __len__(self) -> int:
         return len(self._due)
@@ -37,12 +37,16 @@ class KeyQueue:
             self._changed.set()
 
     async def get(self) -> str:
-        """The next key that is due; it belongs to the caller until `done` or `failed`."""
+        """The next key that is due; it belongs to the caller until `done` or `failed`.
+
+        What is measured as its wait is not the time in which it was worked on, or rested, though it was due.
+        """
         while True:
             now = time.monotonic()
             key, due = self._next()
             if key is not None and due <= now:
-                self.waits.observe(now - self._due.pop(key))
+                del self._due[key]
+                self.waits.observe(now - due)
                 self._working.add(key)
                 return key
             self._changed.clear()

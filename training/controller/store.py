@@ -103,6 +103,7 @@ class Store:
         self._due = due
         self._edited = edited
         self._pods_by_job: defaultdict[str, set[str]] = defaultdict(set)
+        self._pods_by_node: defaultdict[str, set[str]] = defaultdict(set)
         self._lost_nodes: set[str] = set()
         self.noticed_at: dict[str, float] = {}
         """When the end of a node was announced whose workers have not been replaced yet; of the monotonic clock."""
@@ -222,13 +223,14 @@ class Store:
 
     def _pod_changed(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None and (new is None or new.job_key != old.job_key):
-            of_job = self._pods_by_job[old.job_key]
-            of_job.discard(key)
-            if not of_job:
-                del self._pods_by_job[old.job_key]
+            _take_out(self._pods_by_job, old.job_key, key)
             self._due(old.job_key, POD_NEWS_DELAY)
+        if old is not None and old.node is not None and (new is None or new.node != old.node):
+            _take_out(self._pods_by_node, old.node, key)
         if new is not None:
             self._pods_by_job[new.job_key].add(key)
+            if new.node is not None:
+                self._pods_by_node[new.node].add(key)
             if old is None or _differs(old, new):
                 self._due(new.job_key, POD_NEWS_DELAY)
 
@@ -242,16 +244,22 @@ class Store:
         if new is not None:
             self._lost_nodes.discard(key)
         elif old is not None:
-            self._lost_nodes &= {pod.node for pod in self.pods if pod.node is not None}
+            self._lost_nodes &= self._pods_by_node.keys()
             self._lost_nodes.add(key)
-        for job_key, pod_keys in self._pods_by_job.items():
-            if any((pod := self.pods.get(pod_key)) is not None and pod.node == key for pod_key in pod_keys):
-                self._due(job_key, 0.0)
+        found = (self.pods.get(pod_key) for pod_key in self._pods_by_node.get(key, ()))
+        for job_key in {pod.job_key for pod in found if pod is not None}:
+            self._due(job_key, 0.0)
         other = old is None or new is None or (old.allocatable, old.labels) != (new.allocatable, new.labels)
         if other or old is None or new is None or _open(old) != _open(new):
             for record in self.jobs:
                 if record.job is not None and not record.job.status.ended and (other or record.job.spec.probes):
                     self._due(record.job.key, POD_NEWS_DELAY)
+
+
+def _take_out(index: defaultdict[str, set[str]], name: str, key: str) -> None:
+    index[name].discard(key)
+    if not index[name]:
+        del index[name]
 
 
 def _open(node: NodeRecord) -> tuple[object, ...]:
