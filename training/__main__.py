@@ -1,4 +1,4 @@
-"""`python -m training`: the launcher (`training.launch.main`), or `checkpoints` (`training.checkpoint.main`).
+"""`python -m training`: the launcher (`training.launch.main`), `checkpoints` (`training.checkpoint.main`), `diagnose`.
 
 Signals first: what is imported below takes a tenth of a second, and torch takes seconds.
 """
@@ -24,6 +24,11 @@ def main() -> NoReturn:
         from training.checkpoint.main import run as checkpoints  # noqa: PLC0415
 
         sys.exit(checkpoints(sys.argv[2:]))
+    if sys.argv[1:2] == ["diagnose"]:
+        from training.diagnose.__main__ import main as diagnose  # noqa: PLC0415
+        from training.launch.template import exit_quickly as end  # noqa: PLC0415
+
+        end(diagnose(sys.argv[2:]))
     from training.launch.main import run  # noqa: PLC0415
     from training.launch.template import exit_quickly  # noqa: PLC0415
 
