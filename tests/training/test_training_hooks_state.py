@@ -13,7 +13,7 @@ from torch import nn
 
 from training.launch import elastic, notices
 from training.launch.elastic import State, StateLostError, World
-from training.launch.environment import CONTROL
+from training.launch.environment import CONTROL, GENERATION, RUN
 
 NUM_STEPS = 3
 
@@ -176,3 +176,36 @@ def test_the_state_of_one_rank_goes_to_the_other(tmp_path: Path, source: int) ->
 
     assert contents[0] == contents[1]
     assert contents[0]["state.step"] == NUM_STEPS
+
+
+@pytest.mark.parametrize(
+    ("last_world", "in_checkpoint", "steps"),
+    [
+        ("job/4", 9, 9),  # cut off in world 4; what 5 did without us is in the checkpoint
+        ("job/4", 3, NUM_STEPS),  # the checkpoint is older than what we have in memory
+        ("job/5", 9, NUM_STEPS),  # we were in the last world: nobody has more than we
+        ("before/5", 9, 9),  # another life of the job
+    ],
+)
+def test_who_comes_back_when_all_others_are_gone_goes_on_from_what_is_newest(
+    monkeypatch: pytest.MonkeyPatch, last_world: str, in_checkpoint: int, steps: int
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CONTROL):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(RUN, "job")
+    monkeypatch.setenv(GENERATION, "6")
+    monkeypatch.setattr(notices, "listen", lambda: None)
+    state: Any = make_state()
+    for _ in range(NUM_STEPS):
+        step(state)
+    state.__dict__["_lineage"] = last_world
+    before = content(state)
+    found = []
+
+    def restore(state: Any) -> None:
+        state.consumed = -1
+        state.step = in_checkpoint
+
+    elastic.run(lambda _, state: found.append((state.step, content(state))), state, restore=restore)
+    assert found[0][0] == steps
+    assert (found[0][1] == before) is (steps == NUM_STEPS)

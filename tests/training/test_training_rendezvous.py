@@ -32,7 +32,7 @@ from training.launch.lease import StepLease
 from training.launch.membership import EtcdRendezvousHandler, State, StateHolder, decode, encode
 from training.launch.presence import Presence, place
 from training.launch.rendezvous import Options, backend, create_handler
-from training.launch.torch_private import NodeDesc
+from training.launch.torch_private import NodeDesc, RendezvousContext
 
 A, B, C = NodeDesc("10.0.0.1", 11, 0), NodeDesc("10.0.0.2", 22, 0), NodeDesc("node-c", 33, 0)
 
@@ -739,6 +739,30 @@ def test_another_job_with_the_same_run_id_is_refused(etcd: MemoryEtcd) -> None:
     late = handler(etcd, job="train.py, larger")  # when nobody is in it, the run can be continued with other sizes
     assert together(late.next_rendezvous)[0].world_size == 1
     late.leave()
+
+
+def test_a_newcomer_gives_way_to_members_of_the_last_world_that_are_on_their_way(etcd: MemoryEtcd) -> None:
+    """They may have the state in memory, and it has none."""
+    newcomer = handler(etcd, nnodes=(1, 3), last_call_timeout="200")
+    executor, state = newcomer._executor, newcomer._holder.state
+
+    def gives_way(node: NodeDesc = newcomer._this_node) -> bool:
+        return bool(executor._gives_way(RendezvousContext(node, state, newcomer._settings)))
+
+    state.world, state.participants, state.returning = {A, B}, {A: 0}, {B}
+    assert not gives_way()  # there is a third place
+    state.participants[C] = 0
+    assert gives_way()
+    assert not gives_way(B)
+    state.returning, state.wait_list = set(), {B}
+    assert gives_way()
+    executor._gave_way = (state.round, time.monotonic() - 201)
+    assert not gives_way()  # it may be gone
+    state.round += 1
+    assert gives_way()
+    state.wait_list = set()
+    assert not gives_way()
+    newcomer.leave()
 
 
 def test_neither_the_last_call_nor_heartbeats_go_by_a_wall_clock(

@@ -325,7 +325,8 @@ def run(
         train: the training loop; starts from what `state` holds, and calls `state.commit` after each step.
         state: what is kept in memory and sent to ranks that come.
         restore: brings the state from a checkpoint, if there is one. Called on rank 0 alone, and only when no rank has
-            a step in memory; so it must not wait for other ranks.
+            a step in memory, or only ranks without which the others have trained since: then what is newer counts. So
+            it must not wait for other ranks. Given on all ranks or on none.
         save: writes the state to a checkpoint and returns when it is safe. Called on one rank, when all go or when a
             node may be taken soon; so it must not wait for other ranks.
         replica: keeps the state after each step in the memory of every node, so that the death of all workers costs
@@ -628,12 +629,43 @@ class _Session:
             source = summaries.index(max(has_state, key=_standing))
             same = (summaries[source]["step"], summaries[source]["lineage"])
             is_same = all((summary["step"], summary["lineage"]) == same for summary in summaries)
+            if restore and self._is_left_behind(max(has_state, key=_last_world)):
+                source = self._newest_anywhere(state, source, summaries, restore)
+                is_same = self._world.size == 1
         if not is_same:
             _send_state(state, source, self._world)
         state.__dict__["_lineage"] = f"{os.environ.get(RUN, '')}/{self._world.generation}"
         state._remember()  # noqa: SLF001
         self._is_first_step = True
         self._mark("model", step=state.step)
+
+    def _is_left_behind(self, summary: dict[str, Any]) -> bool:
+        """Whether there was a world after the last one that this rank was in."""
+        run, _, generation = summary["lineage"].rpartition("/")
+        return run != os.environ.get(RUN, "") or int(generation) < self._world.generation - 1
+
+    def _newest_anywhere(
+        self,
+        state: State,
+        source: int,
+        summaries: list[dict[str, Any]],
+        restore: Callable[[State], None],
+    ) -> int:
+        """All who were in the last world are gone, and we who live may have missed steps. Who has the state now.
+
+        A node that was cut off comes back with what it had; what the others did without it is in the checkpoint.
+        """
+        assert self._store is not None  # noqa: S101  (`_meet` comes before)
+        if self._world.rank == 0:
+            before = copy.deepcopy(state.state_dict())
+            restore(state)
+            self._store.set("restored", str(state.step))
+        held = [summary["replica"][1] for summary in summaries if summary["replica"]]
+        if max([int(self._store.get("restored")), *held]) > summaries[source]["step"]:
+            return self._newest_in_memory(state, summaries)
+        if self._world.rank == 0:
+            state.load_state_dict(before)
+        return source
 
     def _newest_in_memory(self, state: State, summaries: list[dict[str, Any]]) -> int:
         """No process has a step. Does the memory of a node have more than the checkpoint? Who has the state now.
@@ -781,7 +813,11 @@ def _standing(summary: dict[str, Any]) -> tuple[int, int]:
 
     A node that was frozen in a commit has a step that the others made once more without it.
     """
-    return summary["step"], int(summary["lineage"].rpartition("/")[2])
+    return summary["step"], _last_world(summary)
+
+
+def _last_world(summary: dict[str, Any]) -> int:
+    return int(summary["lineage"].rpartition("/")[2])
 
 
 def _prefix() -> str:

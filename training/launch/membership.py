@@ -399,6 +399,7 @@ class OpExecutor(torch_.OpExecutor):
         self._presence = presence
         self._job = job
         self._last_beat = float("-inf")
+        self._gave_way = (-1, 0.0)  # in which round we have, and since when
         self.is_returning = False  # whether who exits now will join the next round
 
     def run(
@@ -410,7 +411,9 @@ class OpExecutor(torch_.OpExecutor):
         """See torch's executor."""
 
         def decide(context: torch_.RendezvousContext, deadline: float) -> torch_.Action:
-            while (action := state_handler(context, deadline)) == torch_.Action.SYNC:
+            while (action := state_handler(context, deadline)) == torch_.Action.SYNC or (
+                action == torch_.Action.ADD_TO_PARTICIPANTS and self._gives_way(context)
+            ):
                 if self._everybody_is_here(context) or self._last_call_is_over(context):
                     action = torch_.Action.MARK_RENDEZVOUS_COMPLETE
                     break
@@ -466,6 +469,21 @@ class OpExecutor(torch_.OpExecutor):
         """Whether it is time for a heartbeat; torch goes by the wall clock, which may have been set back."""
         is_due = time.monotonic() - self._last_beat >= self._settings.keep_alive_interval.total_seconds()
         return is_due and context.node in context.state.last_heartbeats
+
+    def _gives_way(self, context: torch_.RendezvousContext) -> bool:
+        """Whether the places that are left belong to members of the last world that are on their way.
+
+        They may have the state in memory. A newcomer that took the place of one would have the others go on from an
+        older state. It waits as long as a last call: who has not come by then may be gone.
+        """
+        state = self._holder.state
+        on_their_way = state.world & (state.returning | state.wait_list) - state.participants.keys()
+        is_full = len(state.participants) + len(on_their_way) >= self._settings.max_nodes
+        if context.node in state.world or not is_full:
+            return False
+        if self._gave_way[0] != state.round:
+            self._gave_way = (state.round, time.monotonic())
+        return time.monotonic() - self._gave_way[1] < self._settings.timeout.last_call.total_seconds()
 
     def _last_call_is_over(self, context: torch_.RendezvousContext) -> bool:
         """Whether the least number of nodes has been there for long enough, by our own clock."""
