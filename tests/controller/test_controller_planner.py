@@ -428,6 +428,39 @@ class TestBudget:
         assert SetBudget(1) in made.actions
 
 
+class TestBelowMin:
+    """Too few to train do not hold nodes for ever."""
+
+    WAITING = [pod(0), pod(1, phase="Pending", node=None, unschedulable="full", ready=False)]  # noqa: RUF012 -- constant
+    LATE = NOW + timedelta(seconds=540)
+
+    def test_they_give_them_back_after_a_while(self) -> None:
+        early = plan(running(2), self.WAITING, NODES, NOW)
+        assert (early.actions, early.requeue_after) == ((), timedelta(seconds=540))
+        made = plan(job(2, status=early.status), self.WAITING, NODES, self.LATE)
+        assert (deletes(made), creates(made)) == (["j-worker-0", "j-worker-1"], [])
+        assert (made.status.generation, made.status.restarts, made.status.disruptions) == (2, 0, 0)
+
+    def test_they_queue_again_when_there_is_room_or_a_minute_later(self) -> None:
+        status = plan(running(2), self.WAITING, NODES, NOW).status
+        status = plan(job(2, status=status), self.WAITING, NODES, self.LATE).status
+        small = {"node-a": replace(NODE, allocatable={"pods": Decimal(1)})}
+        waiting = plan(job(2, status=status), [], small, self.LATE)
+        assert (waiting.actions, waiting.requeue_after) == ((), timedelta(seconds=60))
+        assert waiting.status.phase == Phase.WAITING_FOR_CAPACITY
+        large = {"node-a": replace(NODE, allocatable={"pods": Decimal(2)})}
+        assert len(creates(plan(job(2, status=waiting.status), [], large, self.LATE))) == 2
+        later = plan(job(2, status=waiting.status), [], small, self.LATE + timedelta(seconds=60))
+        assert (len(creates(later)), later.status.released_at) == (2, None)
+
+    def test_enough_of_them_stay(self) -> None:
+        elastic = running(2, minReplicas=1, maxReplicas=2)
+        status = plan(elastic, self.WAITING, NODES, NOW).status
+        made = plan(job(2, minReplicas=1, maxReplicas=2, status=status), self.WAITING, NODES, self.LATE)
+        assert made.actions == ()
+        assert made.status.below_min_since is None
+
+
 class TestInterruption:
     """The controller died, or its calls failed, after the status write: actions are repeated, counts are not."""
 

@@ -135,6 +135,7 @@ class Reason(StrEnum):
     SCALE_REACHED = "ScaleReached"
     JOB_EXPIRED = "TTLExpired"
     NAME_TAKEN = "NameTaken"
+    NODES_GIVEN_BACK = "NodesGivenBack"
     STORE_NOT_READY = "RendezvousStoreNotReady"
     TEMPLATE_INVALID = "PodTemplateInvalid"
     POD_GROUP_REFUSED = "PodGroupRefused"
@@ -394,6 +395,14 @@ class Scaling(_Model):
     unschedulable_seconds: int = Field(
         default=60, ge=1, le=3600, description="Probe: seconds after which a worker that finds no node is given up."
     )
+    below_min_seconds: int = Field(
+        default=540,
+        ge=1,
+        le=86_400,
+        description="Seconds for which fewer than minReplicas keep their nodes while others find none. Then they give "
+        "them back, and all queue again when nodes have room for minReplicas, or a minute later. Less than the "
+        "join_timeout of the launchers, which end then as failed.",
+    )
     spare_replicas: int = Field(
         default=0,
         ge=0,
@@ -521,6 +530,11 @@ class ElasticJobSpec(RunPolicyFields):
         return self.scheduling_policy.scheduler if self.scheduling_policy is not None else None
 
     @property
+    def scaling_or_default(self) -> Scaling:
+        """Who decides on the number of workers, and how, also where the user has not said it."""
+        return self.scaling or Scaling()
+
+    @property
     def worker(self) -> ReplicaSpec:
         """The replica spec of the workers."""
         return self.replica_specs[WORKER]
@@ -600,6 +614,12 @@ class ElasticJobStatus(_Model):
     )
     room_since: Time | None = Field(
         default=None, description="Since when nodes have room for more workers than there are (growth Probe)."
+    )
+    below_min_since: Time | None = Field(
+        default=None, description="Since when fewer than minReplicas have nodes while others find none."
+    )
+    released_at: Time | None = Field(
+        default=None, description="When workers gave their nodes back for that; unset when others are made."
     )
     losses: int = Field(
         default=0, description="Workers replaced free of charge in the hour from lossesSince; many make it Degraded."

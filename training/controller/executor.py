@@ -139,7 +139,7 @@ class Executor:
             create_error=self._create_errors.get(key),
             names_taken=self._names_taken.get(key, ()),
             lost_nodes=self._store.lost_nodes(known),
-            used=self._store.used() if job.spec.probes else {},
+            used=self._store.used() if job.spec.probes or job.status.released_at is not None else {},
             pod_group=self._groups.get(key),
             pods_version=self._store.pods.newest,
             budget=budget.least if budget is not None else NO_BUDGET,

@@ -63,6 +63,8 @@ COLLATERAL_RESTARTS_GROUP = 3
 """So many of them, and the rendezvous is broken for all: they start anew together, not each by itself."""
 SAME_INCIDENT = timedelta(seconds=60)
 """Workers older than a failure that fail this soon after it fail with it: the wait does not grow for each."""
+RELEASED_FOR = timedelta(seconds=60)
+"""How long workers that gave their nodes back wait for room at the most: autoscalers see only pods that wait."""
 PROBE_INTERVAL = timedelta(seconds=30)
 """How often a job that may grow looks for room: what other jobs give back is told to nobody."""
 LOSSES_WINDOW = timedelta(hours=1)
@@ -377,6 +379,7 @@ class _Planning:
         if suspended:
             self._suspend()
             return
+        self._give_nodes_back()
         self._restart_group()
         self._choose_size()
         self.actions.extend(CreateService(name) for name in self.job.service_names if name in self.missing_services)
@@ -420,6 +423,34 @@ class _Planning:
             Reason.GROUP_RESTARTED,
             f"{self.regroup}: all workers start anew as generation {self.status.generation}",
         )
+
+    def _give_nodes_back(self) -> None:
+        """Too few to train that hold nodes while others find none may be what keeps another job from its last node."""
+        members = self._members()
+        placed = sum(1 for pod in members if pod.node is not None)
+        if not 0 < placed < self.fewest or not any(pod.unschedulable for pod in members):
+            self.status.below_min_since = None
+            return
+        patience = timedelta(seconds=self.job.spec.scaling_or_default.below_min_seconds)
+        since = self.status.below_min_since = self.status.below_min_since or self.now
+        if self.now < since + patience:
+            self.timers.append(since + patience)
+            return
+        self.status.below_min_since, self.status.released_at = None, self.now
+        message = f"{placed} workers had nodes for {patience.total_seconds():g} s, at least {self.fewest} are needed"
+        self.event("Warning", Reason.NODES_GIVEN_BACK, f"{message}: they give them back")
+        self.regroup = message
+
+    def _await_room(self) -> bool:
+        """Whether workers that gave their nodes back have to wait for others."""
+        released = self.status.released_at
+        if released is None:
+            return False
+        if self.now < released + RELEASED_FOR and room(self.template, self.nodes.values(), self.used) < self.fewest:
+            self.timers.append(released + RELEASED_FOR)
+            return True
+        self.status.released_at = None
+        return False
 
     # --- rendezvous store -------------------------------------------------------------------------------------------
 
@@ -897,6 +928,8 @@ class _Planning:
             return
         if any(self._in_the_way(pod) for pod in self.own):
             return  # the old generation goes first: its names and its GPUs become free
+        if self._await_room():
+            return
         if self.status.last_failure_time is not None:
             ready = self.status.last_failure_time + failure_backoff(self.status.failure_streak)
             if self.now < ready:
@@ -1095,6 +1128,9 @@ class _Planning:
                 Reason.UNSCHEDULABLE,
                 f"{len(unschedulable)} of {self.aim} workers find no node: {unschedulable[0].unschedulable}",
             )
+        elif self.status.released_at is not None:
+            message = f"workers gave their nodes back and wait until there is room for {self.fewest}"
+            self.condition(ConditionType.WAITING_FOR_CAPACITY, True, Reason.NODES_GIVEN_BACK, message)
         else:
             self.condition(ConditionType.WAITING_FOR_CAPACITY, False, Reason.CAPACITY_FOUND, "every worker has a node")
         was = self.before.is_true(ConditionType.WAITING_FOR_CAPACITY)
