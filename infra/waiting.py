@@ -133,12 +133,9 @@ def _queue(metadata: Mapping[str, Any] | None) -> str | None:
 def _refused(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], commands: Commands) -> Iterator[Waiting]:
     """What the API server said when the controller wanted to make a worker; it stands in the condition Running."""
     running = next((c for c in job["status"]["conditions"] if c["type"] == "Running"), None)
-    if running is None or running["status"] == "True":
-        return
-    message = str(running.get("message", ""))
-    why = message.partition("; ")[2]
-    if "exceeded quota" in message:
-        yield Waiting("quota", why or message, commands.kubectl("describe", "resourcequotas"))
+    why = str((running or {}).get("message", "")).partition("; ")[2]
+    if "exceeded quota" in why:
+        yield Waiting("quota", why, commands.kubectl("describe", "resourcequotas"))
     elif why and not pods:
         yield Waiting("refused", why, f"correct the job's file, {commands.trainyard('cancel')}, and submit it again")
 

@@ -78,6 +78,8 @@ def test_a_quota_is_told_from_other_refusals() -> None:
     assert only(job(CREATED, quota)) == Waiting(
         "quota", f"{said}exceeded quota: tight", "kubectl -n research describe resourcequotas"
     )
+    some = condition("Running", message=f"2 of 3 run; {said}exceeded quota: tight")
+    assert only(job(CREATED, some)).cause == "quota"
     class_ = condition("Running", "False", "ElasticJobNotRunning", f"0 of 3 run; {said}no PriorityClass x")
     refused = only(job(CREATED, class_))
     assert (refused.cause, refused.message) == ("refused", f"{said}no PriorityClass x")

@@ -93,6 +93,13 @@ class TestStart:
         assert message(made, ConditionType.RUNNING) == "1 of 3 workers run"
         assert made.actions == ()
 
+    def test_a_job_that_trains_with_fewer_says_why_no_more_can_be_made(self) -> None:
+        elastic, refused = job(2, minReplicas=1, maxReplicas=2), "exceeded quota: tight"
+        made = plan(elastic, [pod(0)], NODES, NOW, create_error=refused)
+        assert message(made, ConditionType.RUNNING) == f"1 of 2 workers run; {refused}"
+        full = plan(elastic, [pod(0), pod(1)], NODES, NOW, create_error=refused)
+        assert message(full, ConditionType.RUNNING) == "2 of 2 workers run"
+
     def test_pods_of_an_earlier_job_of_the_name_only_block_their_names(self) -> None:
         made = plan(job(1), [pod(0, owner_uid="another")], NODES, NOW)
         assert creates(made) == ["j-worker-1"]

@@ -1096,7 +1096,8 @@ class _Planning:
             if told is None or self.trouble not in told.message:
                 self.event("Warning", Reason.TEMPLATE_INVALID, self.trouble)
         if enough:
-            message = f"{count}; {self.trouble}" if self.trouble else count
+            refused = self.trouble or (self.create_error if len(active) < self.aim else None)
+            message = f"{count}; {refused}" if refused else count
             self.condition(ConditionType.RUNNING, True, Reason.JOB_RUNNING, message)
             self.condition(ConditionType.RESTARTING, False, Reason.JOB_RUNNING, count)
         else:
