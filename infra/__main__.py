@@ -40,13 +40,14 @@ def main() -> dict[str, object]:
 
     pods = OwnPods(namespace=names.system, jobs=jobs, **target.own_pods)
     after = pulumi.ResourceOptions(provider=target.provider, depends_on=[priorities])
-    members, replicas, volume = settings.etcd.members, settings.controller.replicas, storage.etcd
+    members, volume = settings.etcd.members, storage.etcd
     keeper = controller if settings.etcd.secure else None
     etcd = Etcd(
         "etcd", pods=pods, image=images.etcd, volume=volume, classes=classes, members=members, keeper=keeper, opts=after
     )
     login = etcd.login
-    ElasticController("elastic-controller", pods=pods, image=controller, replicas=replicas, login=login, opts=after)
+    features = settings.controller.model_dump()
+    ElasticController("elastic-controller", pods=pods, image=controller, login=login, **features, opts=after)
     target.machines(pods)
 
     return {**target.exports, "namespace": jobs, "rdzvEndpoint": etcd.endpoint, "checkpointClaim": claim.claim}

@@ -111,6 +111,8 @@ ON_ANY_TARGET: Mapping[str, Any] = {
     "checkpoints.size": "77Gi",
     "checkpoints.accessMode": "ReadWriteOnce",
     "controller.replicas": 2,
+    "controller.gangSchedulers": ["volcano"],
+    "controller.pytorchJobs": True,
     "images.controller": "registry.example/controller:2",
     "images.etcd": "registry.example/etcd:2",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulumi
 from pulumi_kubernetes.apiextensions.v1 import CustomResourceDefinition
 from pulumi_kubernetes.apps.v1 import Deployment, DeploymentSpecArgs
@@ -15,6 +17,7 @@ from pulumi_kubernetes.core.v1 import (
     ResourceRequirementsArgs,
     ServiceAccount,
 )
+from pulumi_kubernetes.flowcontrol.v1 import FlowSchema, PriorityLevelConfiguration
 from pulumi_kubernetes.meta.v1 import LabelSelectorArgs, ObjectMetaArgs
 from pulumi_kubernetes.policy.v1 import PodDisruptionBudget, PodDisruptionBudgetSpecArgs
 from pulumi_kubernetes.rbac.v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRefArgs, SubjectArgs
@@ -30,7 +33,10 @@ from infra.in_cluster.pods import (
     restricted_pod,
 )
 from infra.wiring.scheduling import PRIORITY_CONTROL
+from training.controller.api import GangScheduler
 from training.controller.crd import custom_resource_definition
+from training.controller.flow import flow_objects
+from training.controller.pytorchjob_crd import pytorchjob_definition
 from training.controller.rbac import DEPLOYMENT_NAME, cluster_rules, lease_rules
 
 _NAME = DEPLOYMENT_NAME
@@ -51,17 +57,38 @@ class ElasticController(pulumi.ComponentResource):
         image: str,
         replicas: int,
         login: Login | None = None,
+        gang_schedulers: tuple[str, ...] = (),
+        pytorch_jobs: bool = False,
         opts: pulumi.ResourceOptions,
     ) -> None:
+        """Makes them.
+
+        Args:
+            name: of the component.
+            pods: where the controller runs.
+            image: its image.
+            replicas: how many; all but one stand by.
+            login: how workers log in to etcd; None: it asks for nothing.
+            gang_schedulers: schedulers of gangs that jobs may ask for.
+            pytorch_jobs: whether PyTorchJobs are served, and their definition brought.
+            opts: of the component.
+        """
         super().__init__("trainyard:in_cluster:ElasticController", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         metadata = ObjectMetaArgs(name=_NAME, namespace=pods.namespace, labels=_LABELS)
-        definition = custom_resource_definition()
-        crd = CustomResourceDefinition(
-            definition["metadata"]["name"], metadata=definition["metadata"], spec=definition["spec"], opts=child
-        )
+        crds = [
+            CustomResourceDefinition(made["metadata"]["name"], metadata=made["metadata"], spec=made["spec"], opts=child)
+            for made in (custom_resource_definition(), *([pytorchjob_definition()] if pytorch_jobs else []))
+        ]
         account = ServiceAccount(_NAME, metadata=metadata, opts=child)
-        rights = _Rights(account=account, namespace=pods.namespace, parent=self)
+        rights = _Rights(
+            cluster_rules([GangScheduler(each) for each in gang_schedulers], pytorch_jobs=pytorch_jobs),
+            lease_rules(pytorch_jobs=pytorch_jobs),
+            account=account,
+            namespace=pods.namespace,
+            parent=self,
+        )
+        flows = _flows(pods.namespace, child)
         several = replicas > 1
         Deployment(
             _NAME,
@@ -81,11 +108,11 @@ class ElasticController(pulumi.ComponentResource):
                         affinity=apart(_LABELS, required=False) if several else None,
                         topology_spread_constraints=[over_zones(_LABELS)] if several else None,
                         security_context=restricted_pod(),
-                        containers=[_container(image, login)],
+                        containers=[_container(image, login, pytorch_jobs=pytorch_jobs)],
                     ),
                 ),
             ),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[crd, *rights.bindings]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*crds, *rights.bindings, *flows]),
         )
         if several:
             PodDisruptionBudget(
@@ -101,15 +128,21 @@ class _Rights:
     """What the controller may do: on jobs and pods everywhere, on its Lease in its own namespace only."""
 
     def __init__(
-        self, *, account: ServiceAccount, namespace: pulumi.Input[str], parent: pulumi.ComponentResource
+        self,
+        everywhere: list[dict[str, Any]],
+        in_own_namespace: list[dict[str, Any]],
+        *,
+        account: ServiceAccount,
+        namespace: pulumi.Input[str],
+        parent: pulumi.ComponentResource,
     ) -> None:
         anywhere = ObjectMetaArgs(name=_NAME, labels=_LABELS)
         at_home = ObjectMetaArgs(name=_NAME, namespace=namespace, labels=_LABELS)
         subjects = [SubjectArgs(kind="ServiceAccount", name=_NAME, namespace=namespace)]
         child = pulumi.ResourceOptions(parent=parent)
         roles = [
-            ClusterRole(_NAME, metadata=anywhere, rules=cluster_rules(), opts=child),
-            Role(_NAME, metadata=at_home, rules=lease_rules(), opts=child),
+            ClusterRole(_NAME, metadata=anywhere, rules=everywhere, opts=child),
+            Role(_NAME, metadata=at_home, rules=in_own_namespace, opts=child),
         ]
         bound = pulumi.ResourceOptions(parent=parent, depends_on=[account, *roles])
         self.bindings = [
@@ -124,8 +157,25 @@ def _reference(kind: str) -> RoleRefArgs:
     return RoleRefArgs(api_group="rbac.authorization.k8s.io", kind=kind, name=_NAME)
 
 
-def _container(image: str, login: Login | None) -> ContainerArgs:
+def _flows(namespace: pulumi.Input[str], opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    """The controller's place at the API server."""
+    level, *schemas = flow_objects(namespace, _NAME)
+    made = PriorityLevelConfiguration(
+        level["metadata"]["name"], metadata={**level["metadata"], "labels": _LABELS}, spec=level["spec"], opts=opts
+    )
+    after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[made]))
+    return [
+        FlowSchema(
+            each["metadata"]["name"], metadata={**each["metadata"], "labels": _LABELS}, spec=each["spec"], opts=after
+        )
+        for each in schemas
+    ]
+
+
+def _container(image: str, login: Login | None, *, pytorch_jobs: bool) -> ContainerArgs:
     arguments: list[pulumi.Input[str]] = [f"--deployment={_NAME}"]
+    if pytorch_jobs:
+        arguments.append("--pytorch-jobs")
     if login is not None:
         arguments += [
             f"--rendezvous-secret={login.secret}",

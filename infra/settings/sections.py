@@ -77,6 +77,12 @@ class Controller(Section):
 
     replicas: Annotated[int, Field(ge=1, le=3), Whole] = 1
     """More than one: the others stand by, elected by a Lease."""
+    gang_schedulers: tuple[Literal["volcano", "scheduler-plugins"], ...] = ()
+    """Schedulers that jobs may ask for in `schedulingPolicy.scheduler`: the controller gets the rights to their
+    PodGroups. The stack does not install them."""
+    pytorch_jobs: Switch = False
+    """Serve PyTorchJobs (`kubeflow.org/v1`) too, and bring their definition. Not where a training operator is
+    installed, which brings its own."""
 
 
 class Local(Section):
