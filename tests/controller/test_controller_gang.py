@@ -139,6 +139,23 @@ def install(cluster: Cluster, definition: dict[str, Any], api: str) -> None:
     eventually(f"{api} served", lambda: cluster.admin.get(f"{api}/podgroups").status_code == 200)
 
 
+def gang_running(cluster: Cluster, namespace: str, number: int) -> dict[str, Any]:
+    """Plays the scheduler of gangs, which gives the pods their node, and waits until exactly so many run."""
+
+    def look() -> dict[str, Any]:
+        for name, each in cluster.pods(namespace).items():
+            if not each["spec"].get("nodeName") and not each["metadata"].get("deletionTimestamp"):
+                target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+                body = {"metadata": {"name": name}, "target": target}
+                answer = cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", json=body)
+                assert answer.status_code in {201, 404, 409}, answer.text  # told to go since it was listed
+        pods = cluster.run_pods(namespace, NODE)
+        running = {name: each for name, each in pods.items() if each["status"]["phase"] == "Running"}
+        return running if len(running) == len(pods) == number else {}
+
+    return eventually(f"{number} running pods in {namespace}", look)
+
+
 def group_of(cluster: Cluster, namespace: str, api: str = VOLCANO_API) -> dict[str, Any]:
     answer = cluster.admin.get(f"{api}/namespaces/{namespace}/podgroups/digits")
     found: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
@@ -162,7 +179,7 @@ def test_a_group_lives_with_the_work_of_its_job(gangs: Cluster) -> None:
     namespace = gangs.namespace("gang-life")
     path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
     made = gangs.create(path, elastic_job("digits", schedulingPolicy=gang(queue="lab")))
-    pods = gangs.wait_running(namespace, 2, NODE)
+    pods = gang_running(gangs, namespace, 2)
     assert {each["spec"]["schedulerName"] for each in pods.values()} == {"volcano"}
     group = group_of(gangs, namespace)
     assert group["spec"] == {"minMember": 2, "queue": "lab"}
@@ -172,13 +189,13 @@ def test_a_group_lives_with_the_work_of_its_job(gangs: Cluster) -> None:
     assert group["metadata"]["creationTimestamp"] <= created
 
     gangs.merge(f"{path}/digits", {"spec": {"replicaSpecs": {"Worker": {"replicas": 3}}}})
-    gangs.wait_running(namespace, 3, NODE)
+    gang_running(gangs, namespace, 3)
     wait_members(gangs, namespace, 3)
     gangs.merge(f"{path}/digits", {"spec": {"suspend": True}})
     wait_members(gangs, namespace, None)
     eventually("the workers go", lambda: not gangs.run_pods(namespace, NODE))
     gangs.merge(f"{path}/digits", {"spec": {"suspend": False}})
-    running = gangs.wait_running(namespace, 3, NODE)
+    running = gang_running(gangs, namespace, 3)
     wait_members(gangs, namespace, 3)
     for name in running:
         gangs.phase(namespace, name, "Succeeded", exit_code=0)
@@ -203,7 +220,7 @@ def test_a_scheduler_that_is_not_installed_is_said_and_waited_for(
     eventually("the condition Running says why", told_in_status)
     assert gangs.pods(namespace) == {}, "workers that nobody schedules are not made"
     install(gangs, SCHEDULER_PLUGINS, PLUGINS_API)
-    pods = gangs.wait_running(namespace, 2, NODE)
+    pods = gang_running(gangs, namespace, 2)
     assert {each["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] for each in pods.values()} == {"digits"}
     wait_members(gangs, namespace, 1, PLUGINS_API)
     assert "Traceback" not in controller.log.read_text()
@@ -223,7 +240,7 @@ def test_a_group_of_somebody_else_is_not_touched(gangs: Cluster) -> None:
     assert "exists and is not of this job" in message
     assert group_of(gangs, namespace)["spec"]["minMember"] == 7
     gangs.call("DELETE", f"{VOLCANO_API}/namespaces/{namespace}/podgroups/digits")
-    gangs.wait_running(namespace, 2, NODE)
+    gang_running(gangs, namespace, 2)
     wait_members(gangs, namespace, 2)
 
 
