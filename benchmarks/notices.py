@@ -45,12 +45,14 @@ def all_together(job: Drill, times: int) -> list[Outcome]:
     """Both nodes are wanted back; two others go on from what was saved."""
     outcomes = []
     for _ in range(times):
+        before = job.generation()
         nodes = [job.start(), job.start()]
-        job.wait_for_world(2)
+        job.wait_for_world(2, newer_than=before)
         outcomes.append(job.reclaim_all(nodes))
         say(outcomes[-1])
+    before = job.generation()
     last = job.start()
-    job.wait_for_world(1)
+    job.wait_for_world(1, newer_than=before)
     job.finish(last)
     assert job.steps_made_twice() == []
     return outcomes
@@ -65,11 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run; 1 if a step was lost or a launcher did not end with 75."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=20, help="notices of each kind")
+    parser.add_argument("--only", choices=("one", "all"), help="notices to one node of two, or to both")
     parser.add_argument("--json", type=Path, default=Path("build/notices.json"), metavar="FILE")
     args = parser.parse_args(argv)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, run in (("one", one_after_the_other), ("all", all_together)):
+            if args.only not in {None, kind}:
+                continue
             place = Path(folder) / kind
             place.mkdir()
             with etcd_server(place) as etcd, drill(place, etcd) as job:
@@ -79,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = table("notice", "times", "steps lost", "ended with 75", "median s", "longest s")
     for kind, title in (("one", "to one node of two"), ("all", "to both nodes")):
         of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
+        if not of_kind:
+            continue
         seconds = [outcome.seconds for outcome in of_kind]
         saved = sum(outcome.code == exit_codes.PREEMPTED for outcome in of_kind)
         shown.add_row(

@@ -107,14 +107,19 @@ class Drill:
         for node in self.nodes:
             node.cloud.__exit__()
 
-    def wait_for_world(self, size: int) -> dict[int, int]:
+    def generation(self) -> int:
+        """Of the newest world."""
+        return max((int(event["generation"]) for event in self.job.events("world")), default=-1)
+
+    def wait_for_world(self, size: int, *, newer_than: int = -1) -> dict[int, int]:
         """Wait until the newest world has this size and has made two steps; its workers' process ids by rank."""
 
         def found() -> dict[int, int] | None:
-            worlds = self.job.events("world")
-            newest = max((event["generation"] for event in worlds), default=-1)
+            worlds, newest = self.job.events("world"), self.generation()
             ranks = {event["rank"]: event["pid"] for event in worlds if event["generation"] == newest}
             steps = [event for event in self.job.events("step") if event["generation"] == newest]
+            if newest <= newer_than:
+                return None
             return ranks if len(ranks) == size and len(steps) > 1 and steps[0]["world_size"] == size else None
 
         return dict(wait_for(found, f"a world of {size}: {self.job.tail()}"))

@@ -100,13 +100,13 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 @pytest.mark.engines
 @pytest.mark.timeout(900)
 def test_a_slow_rank_and_a_dead_one_are_named(tmp_path: Path) -> None:
-    slow = run(tmp_path, "diagnose", "fabric", "--nproc-per-node=3", "--json", TRAINYARD_FABRIC_DELAY="2:2")
+    slow = run(tmp_path, "diagnose", "fabric", "--nproc-per-node=3", "--json", TRAINYARD_FABRIC_DELAY="2:0.5")
     assert slow.returncode == exit_codes.FINISHED, slow.stderr
     report = json.loads(slow.stdout)
     assert report["slow_ranks"] == [2], report
     assert [one["size"] for one in report["all_reduces"]] == [8, 2**20, 16 * 2**20, 64 * 2**20]
 
-    options = ("--nproc-per-node=3", "--patience=20")
+    options = ("--nproc-per-node=3", "--patience=10")
     dead = run(tmp_path, "diagnose", "fabric", *options, TRAINYARD_FABRIC_DELAY="1:100000")
     assert dead.returncode == exit_codes.DO_NOT_RESTART, dead.stderr
     (told,) = [line for line in dead.stderr.splitlines() if line.startswith("fabric: ")]
@@ -120,7 +120,7 @@ SCRIPT = """
     import torch, torch.distributed as dist
 
     what, is_victim = sys.argv[1], os.environ["RANK"] == "1"
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20 if what == "late" else 600))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=15 if what == "late" else 600))
 
     def step():
         if is_victim and what == "mistake":
@@ -142,7 +142,7 @@ SCRIPT = """
     [
         ("mistake", "user-error", "train.py:10 in step: RuntimeError: "),
         ("killed", "host-memory", "-9"),
-        ("late", "sync-timeout", "Timed out waiting 20000ms for recv operation"),
+        ("late", "sync-timeout", "Timed out waiting 15000ms for recv operation"),
     ],
 )
 def test_real_failures_are_told_apart(what: str, name: str, told: str, tmp_path: Path) -> None:

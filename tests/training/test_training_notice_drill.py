@@ -53,10 +53,10 @@ def test_a_notice_to_all_nodes_saves_once_and_is_continued(job: Drill) -> None:
     job.wait_for_world(2)
     outcome = job.reclaim_all(nodes)
     assert (outcome.code, outcome.steps_lost) == (exit_codes.PREEMPTED, 0), job.job.tail()
-    saved = job.job.events("saved")[-1]["step"]
+    saved, before = job.job.events("saved")[-1]["step"], job.generation()
     new = job.start()
     assert job.wait_for_event("restored")["step"] == saved
-    job.wait_for_world(1)
+    job.wait_for_world(1, newer_than=before)
     job.finish(new)
     assert job.steps_made_twice() == []
 

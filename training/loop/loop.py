@@ -442,14 +442,17 @@ class Loop:
         sums: dict[str, tuple[float, int]] = {}
         modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
-        with torch.no_grad(), self._autocast():
-            for batch in batches if len(mine) else ():
-                figures = function(*_arguments(_on_device(batch, self.world.device)))
-                for name, values in (figures or {}).items():
-                    total, count = sums.get(name, (0.0, 0))
-                    sums[name] = (total + values.double().sum().item(), count + values.numel())
-        for module, was_training in modes.items():
-            module.training = was_training
+        try:
+            with torch.no_grad(), self._autocast():
+                for batch in batches if len(mine) else ():
+                    self.state.check()
+                    figures = function(*_arguments(_on_device(batch, self.world.device)))
+                    for name, values in (figures or {}).items():
+                        total, count = sums.get(name, (0.0, 0))
+                        sums[name] = (total + values.double().sum().item(), count + values.numel())
+        finally:  # a new world may come in between
+            for module, was_training in modes.items():
+                module.training = was_training
         means = _means(sums)
         for name, metric in (metrics or {}).items():
             value = merged(metric)
