@@ -100,6 +100,12 @@ bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and se
 bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,000 workers, kubelets simulated (20 minutes)
 	@PYTHONPATH=.:tests/controller .venv/bin/python benchmarks/controller.py --write-docs
 
+bench-checkpoint: .venv/installed ## measure how long training stands still for a checkpoint, beside torch's own (ten minutes, 10 GB of disk)
+	@PYTHONPATH=. .venv/bin/python benchmarks/checkpoint.py --write-docs
+
+bench-work-lost: setup ## kill workers and nodes 20 times each, and count the steps that are made again (ten minutes)
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/work_lost.py
+
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml
 	@exec 9> .venv.lock && flock 9
@@ -131,4 +137,4 @@ bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,0
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller
+.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller bench-checkpoint bench-work-lost

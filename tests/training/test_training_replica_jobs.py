@@ -100,10 +100,10 @@ def job(tmp_path: Path, etcd: Etcd, request: pytest.FixtureRequest) -> Iterator[
     job.stop()
 
 
-def start(job: Job, name: str) -> Agent:
+def start(job: Job, name: str, *options: str) -> Agent:
     memory = job.folder / f"memory-{name}"
     memory.mkdir(exist_ok=True)
-    return job.start(name, environment={"TRAINYARD_MEMORY": str(memory)})
+    return job.start(name, *options, environment={"TRAINYARD_MEMORY": str(memory)})
 
 
 def world(job: Job, size: int, *, newer_than: int) -> list[dict[str, Any]]:
