@@ -72,6 +72,12 @@ def patient_client(endpoints: Sequence[Endpoint], **options: Any) -> EtcdClient:
     return EtcdClient(endpoints, **{**limits, **options})
 
 
+def wipe(client: EtcdClient) -> None:
+    """Delete all that is in an etcd, which no launcher may."""
+    everything = {"key": "AA==", "range_end": "AA=="}  # from zero on, in base64
+    client._call("/v3/kv/deleterange", everything)
+
+
 class Etcd:
     """One etcd member that can be killed, frozen and started again on the same data."""
 

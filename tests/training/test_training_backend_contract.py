@@ -9,7 +9,7 @@ from outside, and the checker of types sees to that. Its equal is a number that 
 from collections.abc import Iterator
 
 import pytest
-from local_agents import Etcd, etcd_server, patient_client
+from local_agents import Etcd, etcd_server, patient_client, wipe
 from memory_etcd import MemoryEtcd
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings, RendezvousTimeout
@@ -36,7 +36,7 @@ def backend(request: pytest.FixtureRequest) -> EtcdClient | MemoryEtcd:
     if request.param == "dictionary":
         return MemoryEtcd()
     client = patient_client(parse_endpoints(request.getfixturevalue("server").endpoint)[0])
-    client.delete_prefix(b"")
+    wipe(client)
     return client
 
 
@@ -107,7 +107,7 @@ def holder(backend: EtcdClient, name: int) -> StateHolder:
 
 def test_the_holder_passes_tokens_on_and_says_whose_write_came_through(server: Etcd) -> None:
     client = patient_client(parse_endpoints(server.endpoint)[0])
-    client.delete_prefix(b"")
+    wipe(client)
     first, second = holder(client, 1), holder(client, 2)
     first.sync()
     second.sync()

@@ -33,7 +33,6 @@ CALL_TIMEOUT: Final = timedelta(seconds=6)
 PAUSE_BETWEEN_ATTEMPTS: Final = timedelta(milliseconds=100)
 
 # gRPC status codes in the body of an error (https://grpc.io/docs/guides/status-codes/).
-_NOT_FOUND = 5
 _UNAUTHENTICATED = 16
 # Unavailable, deadline exceeded, aborted, resource exhausted, unknown ("no leader"): another attempt may succeed.
 _WORTH_REPEATING = frozenset({2, 4, 8, 10, 14})
@@ -202,10 +201,6 @@ class EtcdClient:
         request = {**_range(prefix), "count_only": True}
         return int(self._call("/v3/kv/range", request).get("count", 0))
 
-    def delete_prefix(self, prefix: bytes) -> int:
-        """Delete all keys that start with `prefix`; returns how many."""
-        return int(self._call("/v3/kv/deleterange", _range(prefix)).get("deleted", 0))
-
     def grant_lease(self, ttl: timedelta) -> int:
         """Open a lease: keys bound to it vanish when nobody has kept it alive for `ttl`."""
         return int(self._call("/v3/lease/grant", {"TTL": str(max(1, int(ttl.total_seconds())))})["ID"])
@@ -214,11 +209,6 @@ class EtcdClient:
         """Renew a lease; False when it has expired (its keys are gone)."""
         result = self._call("/v3/lease/keepalive", {"ID": str(lease)}).get("result", {})
         return int(result.get("TTL", 0)) > 0
-
-    def revoke_lease(self, lease: int) -> None:
-        """End a lease and delete its keys. One that is gone already is fine."""
-        with contextlib.suppress(LeaseNotFoundError):
-            self._call("/v3/lease/revoke", {"ID": str(lease)})
 
     def check(self) -> None:
         """Make one harmless request, so that a wrong address, certificate or password is told at the start."""
@@ -302,8 +292,6 @@ class EtcdClient:
         code, message = int(answer.get("code", 2)), str(answer.get("message", answer.get("error", body)))
         if code == _UNAUTHENTICATED or "invalid auth token" in message:
             raise _UnauthenticatedError(message)
-        if code == _NOT_FOUND and "lease" in message:
-            raise LeaseNotFoundError(message)
         if code in _WORTH_REPEATING and "authentication failed" not in message:
             raise _RepeatError(message)
         raise EtcdError(f"etcd at {endpoint} refuses {path}: {message}")
@@ -337,10 +325,6 @@ class EtcdClient:
         self._local.held = None
         if held is not None:
             held[1].close()
-
-
-class LeaseNotFoundError(EtcdError):
-    """The lease has expired or never was."""
 
 
 class _RepeatError(Exception):

@@ -12,7 +12,7 @@ stand in `training.launch.options` and docs/reference/launcher.md. What is diffe
 * A node that gets SIGTERM leaves the job at once, and its exit code says what became of it
   (`training.launch.exit_codes`).
 * The stores of a round are not shared with the next (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` unless set): with torch's
-  default, about half of all restarts hang, because new workers read the addresses of dead ones.
+  default restarts often hang, because new workers read the addresses of dead ones.
 * `--nnodes :MAX` takes a majority of MAX as the least; an explicit MIN below it is pointed out.
 * Without `--max-restarts` an elastic job (--nnodes MIN:MAX) restarts as often as needed, until three failures in a row
   bring no new step; torchrun's default of 0 would end the job at the first lost node.

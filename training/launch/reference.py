@@ -132,7 +132,7 @@ _VARIABLES: tuple[tuple[str, str, str], ...] = (
     (
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
         "both",
-        "1 unless set: with torch's default about half of all restarts hang.",
+        "1 unless set: with torch's default restarts often hang.",
     ),
     ("OMP_NUM_THREADS", "both", "1 with several workers per node unless set, as in torchrun."),
     ("PYTHONUNBUFFERED", "both", "1 unless set."),
