@@ -20,6 +20,8 @@ from infra.jobs import ApiServerAwayError, Jobs, LogLine, Logs, ended
 
 SETTLES = timedelta(seconds=1)
 """How long a line is held back while following: an earlier one of another worker may still be on its way."""
+AWAY = timedelta(minutes=3)
+"""How long the API server may be away, as it is while it restarts, before following ends."""
 _LOOK = timedelta(seconds=1)
 """Between two looks whether the job has ended."""
 _NO_RANKS: tuple[int, ...] = ()
@@ -93,12 +95,13 @@ class Following:
         """
         self._jobs, self._name, self._on_silence = jobs, name, on_silence
         self._arrived: queue.SimpleQueue[LogLine] = queue.SimpleQueue()
+        self._answered = time.monotonic()
 
     def lines(self) -> Iterator[Line]:
         """Lines in the order of their times, as far as they arrive within `SETTLES`.
 
         Raises:
-            JobError: the API server refuses to say whether the job goes on.
+            JobError: the API server refuses to say whether the job goes on, or is away for long.
         """
         logs = Logs(self._jobs, self._name, self._arrived.put)
         ranks, numbers, newest = _Ranks(), itertools.count(), dict[str, str]()
@@ -132,8 +135,11 @@ class Following:
         """Whether the job has ended, or is gone, and all that its workers wrote has arrived."""
         try:
             job = self._jobs.get(self._name)
+            self._answered = time.monotonic()
             if job is not None and ended(job) is None:
                 return False
             return all(logs.has_read_to_the_end(pod) for pod in self._jobs.workers(self._name))
         except ApiServerAwayError:
+            if time.monotonic() - self._answered > AWAY.total_seconds():
+                raise
             return False

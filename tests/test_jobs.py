@@ -557,6 +557,12 @@ def test_logs_are_followed_from_before_the_first_worker_to_the_end_of_the_job(jo
     assert silences
 
 
+def test_logs_of_a_cluster_that_is_gone_are_not_followed_for_ever(away: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.logs.AWAY", timedelta(0))
+    with pytest.raises(ApiServerAwayError):
+        list(Following(away, "digits", lambda: None).lines())
+
+
 def test_each_line_is_told_once_though_the_stream_breaks(jobs: Jobs, server: ApiServer) -> None:
     server.answers[f"GET {PODS}"] = (
         [(503, "starting")]

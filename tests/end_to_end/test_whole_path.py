@@ -354,7 +354,9 @@ ONE_WORKER_A_NODE = {
 
 
 @pytest.mark.timeout(2400)
-def test_a_job_is_scaled_suspended_and_disturbed_and_every_image_counts_once(stack: Stack) -> None:
+def test_a_job_is_scaled_suspended_and_disturbed_and_every_image_counts_once(
+    stack: Stack, request: pytest.FixtureRequest
+) -> None:
     """One job, from one worker to four, to two, to none, and to as many as there are nodes; its controller dies twice.
 
     How long it trains is decided at the end: so nothing here depends on how fast the computer is.
@@ -377,6 +379,7 @@ def test_a_job_is_scaled_suspended_and_disturbed_and_every_image_counts_once(sta
 
     stack.run("submit", str(stack.job_file("story", **job, epochs=without_end, worker={"replicas": 1})))
     log = stack.start("logs", "story", "--follow")
+    request.addfinalizer(log.kill)
     trains_with(1)
     stack.run("scale", "story", "4", "--wait", "--timeout=600")
     trains_with(4)
