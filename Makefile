@@ -40,8 +40,8 @@ test-engines: setup ## the tests on the real engines
 	@.venv/bin/pytest -m engines
 
 # What of the launcher meets torch, on the real etcd as well.
-OLDEST_TORCH := $(addsuffix .py,$(addprefix tests/training/test_training_,torch_private agent exit_codes options \
-  launcher launcher_codes rendezvous backend_contract lease template process_group hooks elastic))
+OLDEST_TORCH := $(addsuffix .py,$(addprefix tests/training/test_training_,torch_private agent options launcher \
+  rendezvous template process_group hooks hooks_state elastic))
 
 test-oldest-torch: setup .venv-oldest/installed ## the launcher on the oldest torch of images/matrix.toml (7 GB more)
 	@.venv-oldest/bin/pytest $(OLDEST_TORCH)

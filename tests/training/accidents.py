@@ -262,6 +262,7 @@ class Chaos:
         def start() -> None:
             self._etcd.start()
             self._is_etcd_there = True
+            self._last_life = time.monotonic()  # on a busy computer its start may take a minute
             self._log("etcd is back")
 
         self._do_later(seconds, start)
