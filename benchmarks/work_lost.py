@@ -83,6 +83,7 @@ def measure(name: str, etcd: Etcd, folder: Path, repeats: int) -> list[int]:
         for _ in range(repeats):
             agents, generation, steps = accident(job, agents, generation)
             lost.append(steps)
+            print(f"{name}: {steps} steps lost", file=sys.stderr, flush=True)
     finally:
         job.stop()
     return lost
