@@ -18,7 +18,7 @@ from local_agents import PATIENCE, ROOT, Etcd, Job, etcd_server, wait_for
 
 from training.launch import exit_codes
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
 PROGRAM = Path(__file__).parent / "programs" / "loop_through_worlds.py"
 NUM_SAMPLES, GLOBAL_BATCH = 96, 18
@@ -39,7 +39,7 @@ def undisturbed(folder: Path, kind: str, num_steps: int) -> list[dict[str, Any]]
         env={**base, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=5 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -592,12 +593,14 @@ class Loop:
         self.state.step = restore(parts, checkpoint.load(), cursor=self._cursor)
         self._restored_from = str(checkpoint.path)
 
-    def _save_at_once(self, state: elastic.State) -> None:
-        """All go: on one rank, and no other waits in a collective."""
+    def _save_at_once(self, _: elastic.State) -> None:
+        """At a notice: on one rank, and no other waits in a collective."""
+        begin = time.monotonic()
         if self._saver:
             self._saver.wait()
-        path = self._folder().save(state.step, self._gathered())
-        emit("checkpoint", step=state.step, path=str(path), seconds=0.0)
+        path = self._folder().save(self.state.step, self._gathered())
+        seconds = round(time.monotonic() - begin, 3)
+        emit("checkpoint", step=self.state.step, path=str(path), seconds=seconds, at_notice=True)
         if self._syncer:
             self._syncer.submit(path)
 

@@ -16,7 +16,7 @@ over. The time of a step is known from its parts (`training.metrics.timing`), wh
 | other             | what nobody has told of                                                                       |
 
 Where a progress line stands for several steps (`log_every`), repeated steps are known only that exactly. Recoveries are
-seen by every node; of one world the longest counts.
+seen by every node: of one world the longest counts, but not that of a newcomer, for whose start the others do not wait.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def account(events: Iterable[Mapping[str, Any]]) -> Goodput:
     for event in told:
         if event["trainyard"] == "recovery" and event["outcome"] == RESUMED:
             known = recoveries.get(event["generation"])
-            if known is None or event["total"] > known["total"]:
+            if known is None or _weight(event) > _weight(known):
                 recoveries[event["generation"]] = event
     for record in recoveries.values():
         cause = f"recovery {record['cause']}"
@@ -94,6 +94,11 @@ def account(events: Iterable[Mapping[str, Any]]) -> Goodput:
     return Goodput(
         wall=wall, useful=useful, losses={name: value for name, value in largest_first if value}, steps=newest
     )
+
+
+def _weight(record: Mapping[str, Any]) -> tuple[bool, float]:
+    """Which of the nodes' records of one world tells what the job has lost."""
+    return record["cause"] != "start", record["total"]
 
 
 def read(path: Path) -> list[dict[str, Any]]:

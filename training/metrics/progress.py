@@ -7,7 +7,7 @@ seconds since the epoch by this node's clock.
 | ---------- | ---------------- | ------------------------------------------------------------------------- |
 | step       | rank 0           | step, loss, world_size, generation, samples; after the optimizer's step   |
 | resume     | rank 0           | step, generation, world_size, checkpoint ("" when starting from nothing)  |
-| checkpoint | rank 0           | step, path, seconds; after it is safe on disk                             |
+| checkpoint | rank 0           | step, path, seconds; after it is safe on disk; `at_notice` if asked for   |
 | evaluation | rank 0           | step and the evaluation's figures (`training.loop`)                       |
 | metrics    | worker           | port, rank: where it answers Prometheus (`training.metrics.worker`)       |
 | finished   | rank 0           | step, accuracy, loss, samples; what the last evaluation has found         |

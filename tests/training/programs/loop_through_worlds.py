@@ -41,7 +41,7 @@ model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.BatchNorm1d(12, momentum=N
 model[2].eval()  # its statistics would be those of a rank's own samples
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loop = Loop(
-    folder / "checkpoints",
+    None if num_steps else folder / "checkpoints",
     save_every=7,
     clip_norm=1.0,
     evaluate_every=5,
