@@ -15,6 +15,7 @@ from training.checkpoint import disk
 from training.checkpoint import lock as module
 from training.checkpoint.folder import FENCE, CheckpointFolder, StaleWriterError, Writer
 from training.checkpoint.lock import EtcdLock
+from training.checkpoint.remote import Remote
 from training.launch import rendezvous
 from training.launch.etcd_client import EtcdClient, parse_endpoints
 
@@ -109,6 +110,26 @@ def test_an_old_world_that_was_about_to_publish_deletes_nothing(
     with pytest.raises(StaleWriterError):
         old.save(20, state(20))
     assert published(tmp_path) == ["step-000000010", "step-000000020"]
+
+
+def test_a_second_place_is_claimed_by_the_first_upload_of_a_world(
+    tmp_path: Path, etcd: MemoryEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old world has sent all its objects and is about to publish; its own folder nobody else sees."""
+    url = f"file://{tmp_path}/remote"
+    old_path = folder(tmp_path / "old", 1).save(20, state(20))
+    new_path = folder(tmp_path / "new", 2).save(10, state(10))
+    old, new = (Remote(url, writer=Writer(run=RUN, generation=generation)) for generation in (1, 2))
+    check = old._check_fence
+
+    def newer_is_faster(published: Any) -> None:
+        check(published)
+        monkeypatch.setattr(old, "_check_fence", lambda published: (check(published), new.push(new_path)))
+
+    monkeypatch.setattr(old, "_check_fence", newer_is_faster)
+    with pytest.raises(StaleWriterError, match=r"file:///.*/remote any more: generation 2 of run 'job\.1' has claimed"):
+        old.push(old_path)
+    assert [one.step for one in new.manifests()] == [10]
 
 
 def test_another_life_of_the_job_takes_over(tmp_path: Path, etcd: MemoryEtcd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ class CheckpointFolder:
     def _claim(self) -> None:
         self._check_fence()
         if self._lock:
-            with _told(self.root):
+            with claimed(str(self.root)):
                 self._lock.claim(self._writer.run, self._writer.generation)
         data = json.dumps({"run": self._writer.run, "generation": self._writer.generation}).encode()
         temporary = self.root / f"{_CLAIMING}{secrets.token_hex(4)}"
@@ -376,7 +376,7 @@ class CheckpointFolder:
 
     def _check_lock(self, step: int | None) -> None:
         if self._lock:
-            with _told(self.root):
+            with claimed(str(self.root)):
                 self._lock.publish(self._writer.run, self._writer.generation, step)
 
     def _check_fence(self) -> None:
@@ -398,11 +398,16 @@ class CheckpointFolder:
 
 
 @contextlib.contextmanager
-def _told(root: Path) -> Iterator[None]:
+def claimed(place: str) -> Iterator[None]:
+    """Calls of the lock for a folder or URL.
+
+    Raises:
+        StaleWriterError: it is somebody else's.
+    """
     try:
         yield
     except LostLockError as error:
-        raise StaleWriterError(f"this process may not write to {root} any more: {error}") from error
+        raise StaleWriterError(f"this process may not write to {place} any more: {error}") from error
 
 
 def verify(path: Path, *, contents: bool = True) -> Checkpoint:

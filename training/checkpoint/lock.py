@@ -91,6 +91,11 @@ class EtcdLock:
         except EtcdError as error:
             self._tell(error)
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether we have claimed; somebody else may have since."""
+        return self._revision > 0
+
     def publish(self, run: str, generation: int, step: int | None) -> None:
         """Record that a step is about to be published, or (None) only that the claim still stands.
 
@@ -98,7 +103,7 @@ class EtcdLock:
             LostLockError: somebody has claimed since we did.
         """
         try:
-            if not self._revision:  # we have not claimed, or etcd was away then: the newest may not be newer than we
+            if not self.is_claimed:  # we have not claimed, or etcd was away then: the newest may not be newer than we
                 _refuse_older(self._client.get(self._key), run, generation)
                 return
             if step is None:

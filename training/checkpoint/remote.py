@@ -23,7 +23,8 @@ where the scheme's own tools look: for S3 the AWS variables and files, among the
 rest is the bucket's setting. Messages never show what stands in a URL before `@` or after `?`.
 
 A scheme is served by the fsspec package that is installed for it: `file` comes with torch, `s3` is s3fs. Fence: a
-writer does not publish beside a manifest of a newer generation of its run.
+writer does not publish beside a manifest of a newer generation of its run, nor, where the launcher has etcd, when a
+newer one has begun to send here (training.checkpoint.lock).
 """
 
 import contextlib
@@ -48,8 +49,10 @@ from training.checkpoint.folder import (
     CheckpointFolder,
     StaleWriterError,
     Writer,
+    claimed,
     read_manifest,
 )
+from training.checkpoint.lock import EtcdLock
 from training.checkpoint.retention import Kept, Retention
 
 logger = logging.getLogger(__name__)
@@ -105,6 +108,7 @@ class Remote:
         self.url = shown(url)
         self._writer = writer or Writer()
         self._store = open_store(url.rstrip("/"))
+        self._lock = EtcdLock.of_launcher(self._writer.run, self.url)
 
     def published(self) -> list[str]:
         """Names of the manifests, the newest first.
@@ -172,11 +176,17 @@ class Remote:
         checkpoint = read_manifest(path, manifest)
         published = self.manifests()
         self._check_fence(published)
+        with claimed(self.url):
+            if self._lock and not self._lock.is_claimed:
+                self._lock.claim(self._writer.run, self._writer.generation)
         if checkpoint.step in {other.step for other in published}:
             return 0
         named = {digest for one in published for _, digest in one.files.values()}
         sent = self._send(checkpoint, lambda digest: digest in named or self._is_young(digest))
         self._check_fence(self.manifests())
+        with claimed(self.url):
+            if self._lock:
+                self._lock.publish(self._writer.run, self._writer.generation, checkpoint.step)
         # Already there: another writer was faster, or the answer to our first attempt was lost.
         with self._told("cannot be written"), contextlib.suppress(FileExistsError):
             self._try(lambda: self._store.create(f"{path.name}.json", manifest))
