@@ -11,7 +11,7 @@ import yaml
 from real_api_server import JOBS, UPSTREAM_SAMPLE, ApiRefusalError, Cluster, elastic_job
 
 from training.controller.crd import custom_resource_definition
-from training.controller.reference import PAGE, page
+from training.controller.reference import PAGE, PYTORCH_PAGE, page, pytorchjob_page
 
 pytest_plugins = ["api_server_fixture"]
 
@@ -24,6 +24,7 @@ def test_the_definition_is_small_enough_for_client_side_apply() -> None:
 
 def test_the_reference_page_is_what_the_models_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m training.controller.reference"
+    assert PYTORCH_PAGE.read_text(encoding="utf-8") == pytorchjob_page(), "run: python -m training.controller.reference"
 
 
 def test_every_field_is_described() -> None:

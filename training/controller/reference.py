@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from training.controller.api import API_VERSION, ElasticJobSpec, ElasticJobStatus
 from training.controller.crd import custom_resource_definition, structural_schema
+from training.controller.pytorchjob import API_VERSION as PYTORCH_API_VERSION
+from training.controller.pytorchjob import PyTorchJobSpec, PyTorchJobStatus
+from training.controller.pytorchjob_crd import pytorchjob_definition
 
 PAGE = Path(__file__).parents[2] / "docs/reference/elasticjob.md"
+PYTORCH_PAGE = PAGE.with_name("pytorchjob.md")
 
 _HEAD = f"""\
 # ElasticJob
@@ -77,15 +83,80 @@ digest from the stack's image lock; `trainyard submit` warns where there is none
 """
 
 
+_PYTORCH_HEAD = f"""\
+# PyTorchJob
+
+`{PYTORCH_API_VERSION}`, served where the setting `controller.pytorchJobs` asks for it and no training operator runs
+([how](../how-to/pytorchjob.md)). Made by `python -m training.controller.reference` from
+`training/controller/pytorchjob.py`. `kubectl explain pytorchjob.spec` shows the same.
+
+## What the API server refuses
+"""
+
+_PYTORCH_DEVIATIONS = """\
+
+## What replicas are told
+
+Pods are named `J-master-0` and `J-worker-<i>`, and carry the labels `training.kubeflow.org/operator-name`, `job-name`,
+`replica-type`, `replica-index` and, on the first one, `job-role: master`. All containers get these variables, unless
+they set them themselves:
+
+| variable | when | value |
+| --- | --- | --- |
+| `PYTHONUNBUFFERED` | always | `1` |
+| `PET_NPROC_PER_NODE` | always | `nprocPerNode`, else `auto` |
+| `PET_NNODES` | always | number of replicas; with elasticPolicy `min:max`, a Master counted |
+| `PET_LOCAL_ADDR` | always | address of the pod |
+| `MASTER_ADDR`, `MASTER_PORT`, `PET_MASTER_ADDR`, `PET_MASTER_PORT` | with a Master | `J-master-0` and its port |
+| `WORLD_SIZE`, `RANK`, `PET_NODE_RANK` | with a Master | replicas x processes; the Master is 0, worker i is i + 1 |
+| `PET_RDZV_BACKEND` | with elasticPolicy | `rdzvBackend`, else `c10d` |
+| `PET_RDZV_ENDPOINT` | with elasticPolicy | `rdzvHost:rdzvPort`, else `J-worker-0:23456` (`J-master-0` with a Master) |
+| `PET_RDZV_CONF`, `PET_STANDALONE` | with elasticPolicy | as it says |
+| `PET_MAX_RESTARTS` | with elasticPolicy | `maxRestarts`, else 1000 |
+| `PET_RDZV_ID` | with elasticPolicy | `rdzvId`, else `<name>-<uid8>-<generation>` |
+
+## What differs from the training operator
+
+- One headless Service for a job, that of its first replica (`J-master-0`, else `J-worker-0`); others are reached by
+  their addresses. No init container waits for the Master: torch tries again until it is there.
+- A job has succeeded when its Master has; without one, when all workers have, or any of an elastic job: as there. What
+  then still runs has 300 s to end and is stopped, whatever cleanPodPolicy says: it holds GPUs.
+- Without elasticPolicy, another number of replicas starts all of them anew, for `WORLD_SIZE` changes.
+- `backoffLimit`, `activeDeadlineSeconds` and `ttlSecondsAfterFinished` count what has happened, also to pods that are
+  gone; disruptions (reclaim, drain, preemption) are not charged.
+- `elasticPolicy.metrics` makes no HorizontalPodAutoscaler; an event says so. `kubectl autoscale` makes one.
+- `runPolicy.schedulingPolicy` holds where `schedulerName` of the pod template is `volcano` or
+  `scheduler-plugins-scheduler` (the training operator has an option for it); `minResources` and
+  `scheduleTimeoutSeconds` are not taken, and priorities come from `priorityClassName` of the template.
+- `runPolicy.managedBy` cannot change.
+- `status.trainyard` is the status of an ElasticJob: phase, generation, budgets, more conditions.
+"""
+
+
 def page() -> str:
-    """The page as Markdown."""
-    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    rules = "".join(f"- {rule['message']}\n" for rule in _rules(schema))
-    tables = "".join(
-        f"\n## {title}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n{_table(model, title)}"
-        for title, model in (("spec", ElasticJobSpec), ("status", ElasticJobStatus))
+    """The page of ElasticJob as Markdown."""
+    # of the run policy's other places: the fields that stand directly under spec
+    tables = _tables(((ElasticJobSpec, "spec"), (ElasticJobStatus, "status")), folded={"runPolicy", "RunPolicy"})
+    return _HEAD + "\n" + _refusals(custom_resource_definition()) + _DEVIATIONS + tables
+
+
+def pytorchjob_page() -> str:
+    """The page of PyTorchJob as Markdown."""
+    tables = _tables(((PyTorchJobSpec, "spec"), (PyTorchJobStatus, "status")), folded={"trainyard"})
+    return _PYTORCH_HEAD + "\n" + _refusals(pytorchjob_definition()) + _PYTORCH_DEVIATIONS + tables
+
+
+def _refusals(definition: dict[str, Any]) -> str:
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return "".join(f"- {rule['message']}\n" for rule in _rules(schema))
+
+
+def _tables(models: Iterable[tuple[type[BaseModel], str]], *, folded: Collection[str]) -> str:
+    return "".join(
+        f"\n## {title}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n"
+        + "".join(f"| {' | '.join(row)} |\n" for row in _rows(structural_schema(model), title, folded))
+        for model, title in models
     )
-    return _HEAD + "\n" + rules + _DEVIATIONS + tables
 
 
 def _rules(node: dict[str, Any]) -> Iterator[dict[str, str]]:
@@ -94,22 +165,18 @@ def _rules(node: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield from _rules(child)
 
 
-def _table(model: type[ElasticJobSpec] | type[ElasticJobStatus], prefix: str) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in _rows(structural_schema(model), prefix))
-
-
-def _rows(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _rows(node: dict[str, Any], prefix: str, folded: Collection[str]) -> Iterator[tuple[str, str, str, str]]:
     for name, field in node.get("properties", {}).items():
         path = f"{prefix}.{name}"
         default = "required" if name in node.get("required", ()) else str(field.get("default", ""))
         yield f"`{path}`", _type(field), default, field.get("description", "").replace("|", "\\|")
-        if name in {"runPolicy", "RunPolicy"}:
-            continue  # the fields that stand directly under spec
-        yield from _rows(field, path)
+        if name in folded:
+            continue
+        yield from _rows(field, path, folded)
         if "items" in field:
-            yield from _rows(field["items"], f"{path}[]")
+            yield from _rows(field["items"], f"{path}[]", folded)
         if "additionalProperties" in field:
-            yield from _rows(field["additionalProperties"], f"{path}.Worker")
+            yield from _rows(field["additionalProperties"], f"{path}.Worker", folded)
 
 
 def _type(field: dict[str, Any]) -> str:
@@ -124,5 +191,6 @@ def _type(field: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
-    sys.stdout.write(f"{PAGE} written\n")
+    for path, text in ((PAGE, page()), (PYTORCH_PAGE, pytorchjob_page())):
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path} written\n")
