@@ -162,6 +162,7 @@ class TestOnTheApiServer:
                 "minIntervalSeconds": 600,
                 "unschedulableSeconds": 30,
                 "spareReplicas": 1,
+                "belowMinSeconds": 540,
             },
             "successPolicy": "AllWorkers",
             "failurePolicy": {
