@@ -94,7 +94,7 @@ bench-recovery: setup ## measure how long training stands still after a fault, t
 bench-chaos: setup ## 200 random faults on one job, and what must hold nevertheless (half an hour; partitions as root)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/chaos.py
 
-bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and seconds (15 minutes)
+bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and seconds (6 minutes)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py
 
 bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,000 workers, kubelets simulated (20 minutes)

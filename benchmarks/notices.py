@@ -1,6 +1,6 @@
 """Notices of a cloud, many times: how many steps are lost, and how long it takes from the notice to the node's end.
 
-    make bench-notices                                                     # 20 times each, about ten minutes
+    make bench-notices                                                     # 20 times each, about six minutes
     PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py --times 3
 
 Real launchers on loopback, each with a stand-in of Amazon's metadata service, which is asked every 5 seconds: so a node

@@ -147,6 +147,33 @@ def test_a_script_alone_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert not dist.is_initialized()
 
 
+@pytest.mark.parametrize(("has_save", "code"), [(True, 75), (False, 143)])
+def test_an_evaluation_is_left_with_what_the_last_commit_made(
+    monkeypatch: pytest.MonkeyPatch, has_save: bool, code: int
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CONTROL):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(notices, "listen", lambda: None)
+    monkeypatch.setattr(notices, "_requested", False)
+    state: Any = make_state()
+    saved: list[dict[str, Any]] = []
+
+    def train(_: World, state: Any) -> None:
+        step(state)
+        state.check()  # nobody wants this node
+        state.consumed = -1  # what an evaluation changes is no step's
+        monkeypatch.setattr(notices, "_requested", True)
+        state.check()
+        pytest.fail("the evaluation goes on")
+
+    with pytest.raises(SystemExit) as end:
+        elastic.run(train, state, save=(lambda state: saved.append(state.state_dict())) if has_save else None)
+    dist.destroy_process_group()  # a worker's process ends here
+    assert end.value.code == code
+    assert [(one["step"], one["values"]["consumed"]) for one in saved] == ([(1, 8)] if has_save else [])
+    state.check()  # outside of `run` it does nothing
+
+
 def received(rank: int, folder: str, source: int, results: Any) -> None:
     """One of two ranks; tells what it has after the exchange."""
     torch.set_num_threads(1)
