@@ -13,6 +13,7 @@ from real_api_server import CONTROLLER_TOKEN, CONTROLLER_USER, JOBS, Cluster, Co
 from training.controller.flow import LEASES, LEVEL, flow_objects
 
 pytest_plugins = ["api_server_fixture"]
+pytestmark = pytest.mark.engines
 
 API = "/apis/flowcontrol.apiserver.k8s.io/v1"
 PLURALS = {"PriorityLevelConfiguration": "prioritylevelconfigurations", "FlowSchema": "flowschemas"}

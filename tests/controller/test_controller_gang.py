@@ -174,6 +174,7 @@ def refusals(cluster: Cluster, namespace: str) -> list[str]:
     return [event["message"] for event in events if event["reason"] == "PodGroupRefused"]
 
 
+@pytest.mark.engines
 def test_a_group_lives_with_the_work_of_its_job(gangs: Cluster) -> None:
     """Made before the workers, changed with their number, gone while the job is suspended and when it has ended."""
     namespace = gangs.namespace("gang-life")
@@ -203,6 +204,7 @@ def test_a_group_lives_with_the_work_of_its_job(gangs: Cluster) -> None:
     wait_members(gangs, namespace, None)
 
 
+@pytest.mark.engines
 def test_a_scheduler_that_is_not_installed_is_said_and_waited_for(
     gangs: Cluster, controller: ControllerProcess
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_scheduler_that_is_not_installed_is_said_and_waited_for(
     assert "Traceback" not in controller.log.read_text()
 
 
+@pytest.mark.engines
 def test_a_group_of_somebody_else_is_not_touched(gangs: Cluster) -> None:
     namespace = gangs.namespace("gang-foreign")
     foreign = {
@@ -244,6 +247,7 @@ def test_a_group_of_somebody_else_is_not_touched(gangs: Cluster) -> None:
     wait_members(gangs, namespace, 2)
 
 
+@pytest.mark.engines
 def test_the_api_server_refuses_what_means_nothing(gangs: Cluster) -> None:
     namespace = gangs.namespace("gang-refused")
     path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
@@ -254,6 +258,7 @@ def test_the_api_server_refuses_what_means_nothing(gangs: Cluster) -> None:
         gangs.merge(f"{path}/digits", {"spec": {"schedulingPolicy": None}})
 
 
+@pytest.mark.engines
 def test_each_right_to_groups_is_used_and_none_is_missing(gangs: Cluster, controller: ControllerProcess) -> None:
     """After the tests above, that is."""
     (rule,) = GANG_RULES

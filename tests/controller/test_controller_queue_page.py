@@ -25,6 +25,7 @@ def manifests(page: str, kind: str) -> list[dict[str, Any]]:
     return [each for each in every if each["kind"] == kind]
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("body", manifests("queues.md", "ElasticJob"), ids=lambda body: body["metadata"]["name"])
 def test_the_jobs_are_taken(cluster: Cluster, body: dict[str, Any]) -> None:
     cluster.create(f"{JOBS}/namespaces/default/elasticjobs?dryRun=All&fieldValidation=Strict", body)
