@@ -141,7 +141,7 @@ class TestObjects:
             listed = cluster.call("GET", f"/api/v1/namespaces/{namespace}/services")["items"]
             return [service["metadata"]["name"] for service in listed]
 
-        eventually("the Service of the other job alone", lambda: services() == ["rest-workers"])
+        eventually("the Services of the other job alone", lambda: services() == ["rest-worker-0", "rest-workers"])
         cluster.call("DELETE", f"/api/v1/namespaces/{namespace}")
 
         def gone() -> bool:
