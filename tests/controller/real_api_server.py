@@ -232,6 +232,18 @@ class Cluster:
             self.commands[name], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
+    def restart_api_server(self) -> None:
+        """The API server is killed and comes back, with none of its own memory.
+
+        A scheduler ends itself where the news after an outage are not what it expected, and whoever runs it starts it
+        again. Here it is always started again.
+        """
+        end(self.processes.pop("kube-scheduler"), signal.SIGKILL)
+        end(self.processes["kube-apiserver"], signal.SIGKILL)
+        self.start("kube-apiserver")
+        self.wait_ready()
+        self.start("kube-scheduler")
+
     def wait_ready(self) -> None:
         """Waits until the API server answers."""
 

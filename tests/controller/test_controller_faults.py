@@ -209,9 +209,7 @@ def test_after_a_compaction_of_etcd_a_watch_begins_anew_and_misses_nothing(clust
         eventually("all is in the status", lambda: cluster.job(namespace, "digits")["status"]["readyReplicas"] == 3)
         lists = controller.metrics()["trainyard_lists_total"]
         controller.process.send_signal(signal.SIGSTOP)
-        end(cluster.processes["kube-apiserver"], signal.SIGKILL)  # and with it its own memory of the latest news
-        cluster.start("kube-apiserver")
-        cluster.wait_ready()
+        cluster.restart_api_server()
         cluster.phase(namespace, "digits-worker-1", "Failed", exit_code=137)
         cluster.phase(namespace, "digits-worker-2", "Failed", exit_code=137)
         cluster.compact()

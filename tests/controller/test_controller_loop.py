@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Any
 
@@ -15,7 +14,6 @@ from real_api_server import (
     Cluster,
     ControllerProcess,
     elastic_job,
-    end,
     eventually,
     own_pods,
     prefer,
@@ -360,9 +358,7 @@ def test_the_lease_is_the_controllers_in_one_namespace_and_by_its_name_only(clus
 def test_a_restarted_api_server_is_survived(cluster: Cluster, controller: ControllerProcess) -> None:
     submit(cluster, "loop-outage", elastic_job("digits", minReplicas=1, maxReplicas=2))
     cluster.wait_running("loop-outage", 2, NODE)
-    end(cluster.processes["kube-apiserver"], signal.SIGKILL)
-    cluster.start("kube-apiserver")
-    cluster.wait_ready()
+    cluster.restart_api_server()
     cluster.phase("loop-outage", "digits-worker-0", "Failed", exit_code=137)
 
     def counted() -> bool:
