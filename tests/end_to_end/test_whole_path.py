@@ -35,7 +35,7 @@ GLOBAL_BATCH = 64
 EPOCHS = 5
 LONG_PACE = 0.4  # seconds a step: 48 for the job, in which a busy computer starts three commands, the drill among them
 VERY_LONG_PACE = 3.0  # for a job whose end nobody waits for
-RESOURCES = 26
+RESOURCES = 29
 
 
 class Stack:
