@@ -124,7 +124,7 @@ def test_gpu_metrics_include_the_profiling_counters(made: Recorded) -> None:
 
 def test_without_efa_there_is_no_efa_plugin() -> None:
     made = agents(aws([{"name": "small", "types": ["g5.xlarge"]}]))
-    assert [daemon["metadata"]["name"] for daemon in made.all("DaemonSet")] == ["nvidia-device-plugin", "dcgm-exporter"]
+    assert {daemon["metadata"]["name"] for daemon in made.all("DaemonSet")} == {"nvidia-device-plugin", "dcgm-exporter"}
 
 
 def test_without_gpu_pools_there_is_no_agent() -> None:
