@@ -16,7 +16,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/transport/tcp/pair.cc:561] Conn
 LOGS = {
     "gpu-memory": """
 [rank3]: Traceback (most recent call last):
-[rank3]:   File "/work/train.py", line 88, in <module>
+[rank3]:   File "/app/train.py", line 88, in <module>
 [rank3]:     loss.backward()
 [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.11 \
 GiB of which 1.13 GiB is free. Of the allocated memory 74.20 GiB is allocated by PyTorch, and 2.61 GiB is reserved by \
@@ -34,9 +34,9 @@ PyTorch but unallocated.
 """,
     "user-error": """
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/work/train.py", line 41, in <module>
+[rank1]:   File "/app/train.py", line 41, in <module>
 [rank1]:     main()
-[rank1]:   File "/work/model.py", line 12, in forward
+[rank1]:   File "/app/model.py", line 12, in forward
 [rank1]:     return self.head(self.body(x))
 [rank1]:   File "/usr/lib/python3.12/site-packages/torch/nn/modules/linear.py", line 125, in forward
 [rank1]:     return F.linear(input, self.weight, self.bias)
@@ -108,7 +108,7 @@ def test_other_words_for_the_same(text: str, name: str, tmp_path: Path) -> None:
 
 def test_an_error_of_the_script_is_named_by_its_own_deepest_place(tmp_path: Path) -> None:
     (evidence,) = diagnose(tmp_path, rank1=LOGS["user-error"]).verdict.evidence
-    assert evidence.told.startswith("/work/model.py:12 in forward: RuntimeError: mat1 and mat2")
+    assert evidence.told.startswith("/app/model.py:12 in forward: RuntimeError: mat1 and mat2")
     assert evidence.line.place == f"{tmp_path}/rank1.log:9"
 
 
@@ -128,13 +128,13 @@ def test_ranks_that_write_into_one_file_keep_their_tracebacks_apart(tmp_path: Pa
     text = f"""
 [rank0]: Traceback (most recent call last):
 [rank1]: Traceback (most recent call last):
-[rank0]:   File "/work/train.py", line 7, in <module>
-[rank1]:   File "/work/train.py", line 9, in <module>
+[rank0]:   File "/app/train.py", line 7, in <module>
+[rank1]:   File "/app/train.py", line 9, in <module>
 [rank0]: {GLOO}
 [rank1]: KeyError: 'label'
 """
     (evidence,) = diagnose(tmp_path, all=text).verdict.evidence
-    assert evidence.told == "/work/train.py:9 in <module>: KeyError: 'label'"
+    assert evidence.told == "/app/train.py:9 in <module>: KeyError: 'label'"
 
 
 def test_what_nobody_knows_is_unknown_with_the_last_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
