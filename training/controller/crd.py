@@ -64,7 +64,7 @@ _REPLICA_SPECS_RULES: list[dict[str, str]] = [
     {"rule": "'Worker' in self", "message": "replicaSpecs needs the key Worker"},
 ]
 
-NAME_RULES: list[dict[str, str]] = [
+_NAME_RULES: list[dict[str, str]] = [
     {
         "rule": f"self.metadata.name.size() <= {MAX_NAME_LENGTH}",
         "message": f"metadata.name must have at most {MAX_NAME_LENGTH} characters: worker host names are made from it "
@@ -106,52 +106,84 @@ def custom_resource_definition() -> dict[str, Any]:
     spec = structural_schema(ElasticJobSpec)
     spec["x-kubernetes-validations"] = _SPEC_RULES
     spec["properties"]["replicaSpecs"]["x-kubernetes-validations"] = _REPLICA_SPECS_RULES
+    return definition(
+        GROUP,
+        VERSION,
+        {
+            "kind": KIND,
+            "listKind": f"{KIND}List",
+            "plural": PLURAL,
+            "singular": KIND.lower(),
+            "shortNames": ["ej"],
+            "categories": ["all"],
+        },
+        description="An elastic PyTorch training job: its workers may come and go while it trains.",
+        spec=spec,
+        status=structural_schema(ElasticJobStatus),
+        scale={
+            "specReplicasPath": ".spec.replicaSpecs.Worker.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+        columns=_COLUMNS,
+    )
+
+
+def definition(
+    group: str,
+    version: str,
+    names: dict[str, Any],
+    *,
+    description: str,
+    spec: dict[str, Any],
+    status: dict[str, Any],
+    scale: dict[str, str],
+    columns: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The definition of a kind of job: in a namespace, of one version, with status and scale.
+
+    Args:
+        group: its API group.
+        version: the version that is served and stored.
+        names: as in the definition's `names`.
+        description: what such a job is.
+        spec: structural schema of the specification.
+        status: structural schema of the status.
+        scale: paths of the scale subresource.
+        columns: what `kubectl get` shows.
+    """
     schema = {
         "type": "object",
-        "description": "An elastic PyTorch training job: its workers may come and go while it trains.",
+        "description": description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": spec,
-            "status": structural_schema(ElasticJobStatus),
+            "status": status,
         },
-        "x-kubernetes-validations": NAME_RULES,
+        "x-kubernetes-validations": _NAME_RULES,
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
+            "name": f"{names['plural']}.{group}",
             "labels": {"app.kubernetes.io/name": "elastic-controller", "app.kubernetes.io/managed-by": "trainyard"},
         },
         "spec": {
-            "group": GROUP,
+            "group": group,
             "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["ej"],
-                "categories": ["all"],
-            },
+            "names": names,
             "versions": [
                 {
-                    "name": VERSION,
+                    "name": version,
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": schema},
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicaSpecs.Worker.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": _COLUMNS,
+                    "subresources": {"status": {}, "scale": scale},
+                    "additionalPrinterColumns": columns,
                 }
             ],
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from training.controller.api import WORKER
-from training.controller.crd import NAME_RULES, structural_schema
+from training.controller.crd import definition, structural_schema
 from training.controller.pytorchjob import (
     GROUP,
     MASTER,
@@ -76,52 +76,23 @@ def pytorchjob_definition() -> dict[str, Any]:
     spec["properties"]["pytorchReplicaSpecs"]["x-kubernetes-validations"] = _REPLICA_SPECS_RULES
     metrics = spec["properties"]["elasticPolicy"]["properties"]["metrics"]["items"]
     metrics["x-kubernetes-preserve-unknown-fields"] = True
-    schema = {
-        "type": "object",
-        "description": "A PyTorch training job of the training operator's API, served by Trainyard's controller.",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": spec,
-            "status": structural_schema(PyTorchJobStatus),
+    return definition(
+        GROUP,
+        VERSION,
+        {
+            "kind": PYTORCH_KIND,
+            "listKind": f"{PYTORCH_KIND}List",
+            "plural": PLURAL,
+            "singular": PYTORCH_KIND.lower(),
+            "categories": ["all"],
         },
-        "x-kubernetes-validations": NAME_RULES,
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
-            "labels": {"app.kubernetes.io/name": "elastic-controller", "app.kubernetes.io/managed-by": "trainyard"},
+        description="A PyTorch training job of the training operator's API, served by Trainyard's controller.",
+        spec=spec,
+        status=structural_schema(PyTorchJobStatus),
+        scale={
+            "specReplicasPath": f".spec.pytorchReplicaSpecs.{WORKER}.replicas",
+            "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
+            "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
         },
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": PYTORCH_KIND,
-                "listKind": f"{PYTORCH_KIND}List",
-                "plural": PLURAL,
-                "singular": PYTORCH_KIND.lower(),
-                "categories": ["all"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": f".spec.pytorchReplicaSpecs.{WORKER}.replicas",
-                            "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
-                            "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": _COLUMNS,
-                }
-            ],
-        },
-    }
+        columns=_COLUMNS,
+    )
