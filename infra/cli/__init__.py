@@ -24,6 +24,7 @@ from infra.cli import (
     job_details,
     jobs,
     run,
+    simulate,
     stack,
     template,
 )
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (stack, cost, diagram, jobs, job_details, run, template, gpus, explain, doctor):
+for module in (stack, cost, diagram, jobs, job_details, run, template, gpus, explain, doctor, simulate):
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")
