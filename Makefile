@@ -25,12 +25,12 @@ down: .venv/installed ## remove what `make up` started
 clean: ## remove the state as well (keeps .venv and the built engines)
 	@if [ -x $(RUN) ]; then $(RUN) down -s $(STACK) --yes --state; fi
 
-setup: .venv/installed ## only install: Python environment and engines
+setup: .venv/installed .venv-workflow/installed ## only install: Python environments and engines
 	@$(RUN) engines build
 
 test: test-unit test-engines test-builds ## all tests but test-images and test-oldest-torch, on real engines
 
-test-unit: .venv/installed ## the tests that need no engine
+test-unit: .venv/installed .venv-workflow/installed ## the tests that need no engine
 	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
 
 histories: .venv/installed ## the controller's planner against 10,000 random histories (ten minutes)
@@ -77,6 +77,7 @@ lock: $(UV) .venv/installed ## write the locked requirements anew
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 	.venv/bin/python -m images.locks $(UV)
+	compile --group workflow -o requirements/workflow.txt
 	compile --group oldest-torch -c images/locks/torch-2.9.1.txt -o requirements/oldest-torch.txt
 
 bench: setup ## measure the whole path on this computer
@@ -128,6 +129,16 @@ bench-work-lost: setup ## kill workers and nodes 20 times each, and count the st
 	$(UV) pip install --quiet --python .venv-oldest/bin/python --no-deps --no-build-isolation --editable .
 	touch .venv-oldest/installed
 	echo "✓ Python environment with the oldest torch $$((SECONDS - begin)) s" >&2
+
+.venv-workflow/installed: requirements/workflow.txt .venv/installed
+	@exec 9> .venv.lock && flock 9
+	if [ .venv-workflow/installed -nt requirements/workflow.txt ]; then exit 0; fi
+	begin=$$SECONDS
+	echo "… Python environment of workflows (.venv-workflow: 160 MB)" >&2
+	[ -x .venv-workflow/bin/python ] || $(UV) venv --quiet --allow-existing --python 3.11 .venv-workflow
+	$(UV) pip sync --quiet --python .venv-workflow/bin/python --require-hashes requirements/workflow.txt
+	touch .venv-workflow/installed
+	echo "✓ Python environment of workflows $$((SECONDS - begin)) s" >&2
 
 # Complete or absent, however it is interrupted.
 .uv/bin/uv: requirements/uv.txt

@@ -71,6 +71,10 @@ class ApiServerAwayError(JobError):
     """The API server does not answer, or not as one that is ready; a later attempt may succeed."""
 
 
+class NotInTimeError(JobError):
+    """A job did not get so far in the time that it was given."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """One condition of a job that holds."""
@@ -341,7 +345,8 @@ class Jobs:
                 time, that the API server does not answer.
 
         Raises:
-            JobError: the job is gone, or did not end in time.
+            NotInTimeError: the job did not end in time.
+            JobError: the job is gone.
         """
         return self._wait_for(name, ended, "did not end", timeout, on_change)
 
@@ -411,7 +416,7 @@ class Jobs:
             if sentence != shown:
                 on_change(sentence)
                 shown = sentence
-        raise JobError(
+        raise NotInTimeError(
             f"ElasticJob {name} {failed} within {timeout}"
             + (away or f"; last state: {shown}. Look: kubectl -n {self.namespace} describe elasticjob {name}")
         )

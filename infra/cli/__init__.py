@@ -27,6 +27,7 @@ from infra.cli import (
     simulate,
     stack,
     template,
+    workflow,
 )
 from infra.errors import TrainyardError
 
@@ -43,6 +44,7 @@ for module in (stack, cost, diagram, jobs, job_details, run, template, gpus, exp
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")
 app.add_typer(images.app, name="images")
+app.add_typer(workflow.app, name="workflow")
 
 
 def main() -> None:

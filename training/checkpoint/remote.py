@@ -448,7 +448,7 @@ class _Fsspec:
     """A file system of fsspec. An object has its name when it is whole; a local one is synced before."""
 
     def __init__(self, url: str) -> None:
-        import fsspec  # type: ignore[import-untyped]  # noqa: PLC0415
+        import fsspec  # noqa: PLC0415
 
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)

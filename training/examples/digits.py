@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     generation = int(os.environ.get(GENERATION, "0"))
     writer = Writer(run=os.environ.get(RUN, ""), generation=generation)
-    images, labels = load_digits(return_X_y=True)
+    images, labels = read_images(args.data)
     inputs = torch.from_numpy(images / PIXEL_MAX).float()
     targets = torch.from_numpy(labels).long()
     held_out, train = np.split(epoch_order(len(inputs), seed=0, epoch=0), [NUM_HELD_OUT])
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dist.init_process_group("gloo" if device == "cpu" else "nccl", timeout=COLLECTIVE_TIMEOUT)
 
     torch.manual_seed(args.seed)
-    model = nn.Sequential(nn.Linear(inputs.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)).to(device)
+    model = new_model(inputs.shape[1]).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     first_step = 0
@@ -161,6 +161,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_codes.FINISHED
 
 
+def read_images(path: Path | None) -> tuple[Any, Any]:
+    """Images [n, 64] from 0 to 16, and labels [n]."""
+    if path is None:
+        images, labels = load_digits(return_X_y=True)
+        return images, labels
+    try:
+        with np.load(path) as arrays:
+            return arrays["images"], arrays["labels"]
+    except (OSError, ValueError, KeyError) as error:
+        end(f"{path} holds no images: {error}", exit_codes.DO_NOT_RESTART)
+
+
+def new_model(num_pixels: int) -> nn.Sequential:
+    """The network, untrained."""
+    return nn.Sequential(nn.Linear(num_pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+
+
 class _Parser(argparse.ArgumentParser):
     """Ends with a code by which the launcher knows that another try is pointless."""
 
@@ -175,6 +192,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=8, help="passes over the 1500 training images")
     parser.add_argument("--global-batch", type=int, default=64, help="images per step over all workers")
     parser.add_argument("--seed", type=int, default=7, help="of the initial weights and the order of the images")
+    parser.add_argument("--data", type=Path, help="file of training.examples.digits_data; absent: scikit-learn's own")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder that all workers share")
     parser.add_argument("--checkpoint-every", type=int, default=10, metavar="STEPS", help="steps between checkpoints")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints to keep")
