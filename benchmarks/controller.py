@@ -58,12 +58,12 @@ from real_api_server import (
 from infra.cli import console
 from infra.rehearsal.stages import SIMULATED, stages
 from training.controller.api import ElasticJob
-from training.controller.client import CONNECTIONS
 from training.controller.pods import worker_pod
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- controller: written by `make bench-controller` -->", "<!-- end of controller -->"
 PATIENCE = 900.0  # seconds; for a step that takes two minutes on two quiet cores
+BARE_CONNECTIONS = 16
 NODE_GPUS = 64
 """Workers on one node of those that stay."""
 NOTICE = {"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}
@@ -201,8 +201,8 @@ class Simulation:
                     if answer.status >= 300:
                         sys.exit(f"{method} {path}: {answer.status} {text.decode(errors='replace')[:500]}")
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for done in [pool.submit(work) for _ in range(CONNECTIONS)]:
+        with ThreadPoolExecutor(BARE_CONNECTIONS) as pool:
+            for done in [pool.submit(work) for _ in range(BARE_CONNECTIONS)]:
                 done.result()
         return sorted(began)
 
@@ -367,10 +367,11 @@ def submit(simulated: Simulation, namespace: str, workers: int) -> tuple[float, 
     return begin, pods
 
 
-def delete(simulated: Simulation, namespace: str, name: str = "") -> float:
-    """Deletes a job, or all of a namespace; seconds until none of their pods is left."""
+def delete(simulated: Simulation, namespace: str, *names: str) -> float:
+    """Deletes jobs; seconds until none of their pods is left."""
     begin = time.monotonic()
-    simulated.cluster.call("DELETE", f"{JOBS}/namespaces/{namespace}/elasticjobs/{name}".rstrip("/"))
+    path = f"{JOBS}/namespaces/{namespace}/elasticjobs"
+    simulated.call_all((("DELETE", f"{path}/{name}", {}) for name in names), ADMIN_TOKEN)
     simulated.wait("no pods", lambda: not simulated.view.alive(namespace))
     return time.monotonic() - begin
 
@@ -493,7 +494,7 @@ def many(simulated: Simulation, jobs: int, size: int, idle_seconds: float) -> di
         result["idle_percent"] = 100 * spent / (time.monotonic() - started)
         result["rss_mib"] = peak_mib(process.pid)
         simulated.say("many: {rss_mib:.0f} MiB at most, idle {idle_percent:.2f} % of a core".format_map(result))
-        result["deleted"] = delete(simulated, namespace)
+        result["deleted"] = delete(simulated, namespace, *(f"job-{i}" for i in range(jobs)))
         result["rss_deleted_mib"] = peak_mib(process.pid)
         simulated.say("many: deleted in {deleted:.1f} s".format_map(result))
     return result
@@ -532,7 +533,10 @@ def rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if samples := document.get("large"):
         workers = document["workers"]
         found += [
-            (f"bare API server: {workers} pods created through {CONNECTIONS} connections", middle(samples, "bare")),
+            (
+                f"bare API server: {workers} pods created through {BARE_CONNECTIONS} connections",
+                middle(samples, "bare"),
+            ),
             (f"one job of {workers} workers: all created", middle(samples, "created")),
             ("... all Running", middle(samples, "running")),
             ("... all in its status", middle(samples, "status")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -118,7 +119,7 @@ class TestQueue:
             queue.add("slow")
             await queue.get()
             started = asyncio.get_running_loop().time()
-            queue.done("slow", 0.02)
+            queue.done("slow", 0.05)
             queue.add("slow")
             await queue.get()
             assert asyncio.get_running_loop().time() - started >= 0.19
@@ -481,6 +482,50 @@ class TestNamesThatAreTaken:
         store.jobs.drop("n/j")
         run(executor.reconcile("n/j"))
         assert (executor._names_taken, executor._told) == ({}, {})
+
+
+def test_a_job_whose_pods_are_refused_costs_one_call_and_one_whose_pods_were_taken_starts_with_many() -> None:
+    store = Store(cast("Api", None), ELASTIC, lambda *_: None)
+    metadata = {"name": "j", "namespace": "n", "uid": "job", "resourceVersion": "1"}
+    workers = {"template": {}, "replicas": 200}
+    spec = {"rdzvEndpoint": "e", "maxReplicas": 200, "replicaSpecs": {"Worker": workers}}
+    store.jobs.put({"metadata": metadata, "spec": spec})
+    open_calls, most, calls, refuse = 0, 0, 0, True
+
+    class Quota:
+        async def create(self, kind: client.Resource, obj: Object) -> Object:
+            nonlocal open_calls, most, calls
+            if kind is client.Pod:
+                calls, open_calls = calls + 1, open_calls + 1
+                most = max(most, open_calls)
+                await asyncio.sleep(0)
+                open_calls -= 1
+                if refuse:
+                    raise refused(403)
+            return {**obj, "metadata": {**obj["metadata"], "uid": obj["metadata"]["name"], "resourceVersion": "9"}}
+
+        async def apply(self, _: client.Resource, obj: Object) -> Object:
+            return {"metadata": metadata | {"resourceVersion": "2"}, "spec": spec, "status": obj["status"]}
+
+    executor = Executor(cast("Api", Quota()), store, "me")
+
+    def calls_of_a_pass() -> int:
+        nonlocal calls
+        calls = 0
+        with contextlib.suppress(RefusedError):
+            run(executor.reconcile("n/j"))
+        return calls
+
+    assert calls_of_a_pass() == 1
+    assert calls_of_a_pass() == 1
+    refuse = False
+    assert calls_of_a_pass() == 200
+    assert most == CONNECTIONS
+    for known in store.pods_of("n/j"):
+        store.pods.drop(f"n/{known.name}")
+    refuse = True
+    assert calls_of_a_pass() == CONNECTIONS  # it was trusted: each of the calls side by side learns that it is not
+    assert calls_of_a_pass() == 1
 
 
 class TestLease:

@@ -36,8 +36,8 @@ from training.controller.gang import PLURAL as POD_GROUPS_PLURAL
 from training.controller.transport import Transport
 
 FIELD_MANAGER = "trainyard-elastic-controller"
-CONNECTIONS = 16
-"""Calls in flight at once; a Python client gains nothing beyond."""
+CONNECTIONS = 64
+"""Calls in flight at once: as many as get a fair share of a busy API server, beside scheduler and kubelets."""
 CALL_TIMEOUT = 30.0  # seconds
 WATCH_SECONDS = 300
 """The API server ends a watch after this time; it is taken up again where it ended."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -45,6 +46,11 @@ from training.controller.served import ELASTIC, Served
 from training.controller.store import Store
 
 PODS_PER_PASS = 500  # as many as Kubernetes' own Job controller creates in one sync
+
+FIRST_CREATIONS = (1, 8)
+"""Pods that are created at once before the API server is known to take those of a job, as far as its size allows."""
+TRUST = 60.0
+"""Seconds for which it is known."""
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +90,7 @@ class Executor:
         self._identity = identity
         self._caught_up: set[str] = set()  # keys of jobs whose pods are known as well as the last leader knew them
         self._create_errors: dict[str, str] = {}
+        self._accepted: dict[str, float] = {}  # by job key: when all that was asked for was created last
         self._names_taken: dict[str, set[str]] = {}  # by job key: pod names that others use
         self._groups: dict[str, int] = {}  # by job key: members that its PodGroup asks for
         self._told: dict[str, tuple[str, Reason]] = {}  # by job key: UID of the job, and what its user was told last
@@ -121,7 +128,7 @@ class Executor:
             if int(job.status.pods_version or 0) > self._store.pods.reached:
                 return Pass(NEWS_PAUSE)  # pods may be gone that are still known here and whose end is counted
             self._caught_up.add(key)
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.thread_time()
         known = self._store.pods_of(key)
         if taken := self._names_taken.get(key):
             taken.difference_update(pod.name for pod in known)  # seen since: their own news tells when they are free
@@ -145,8 +152,8 @@ class Executor:
             budget=budget.least if budget is not None else NO_BUDGET,
         )
         self.plans += 1
-        busy = time.perf_counter() - started
-        self.seconds += busy
+        self.seconds += time.perf_counter() - started
+        busy = time.thread_time() - used  # on a busy machine a plan takes longer, which is no reason for a longer rest
         await self._write_status(job, result.status)
         self.happened.update(str(event.reason) for event in result.events)
         self._tell(job, summarised(result.events))
@@ -214,10 +221,10 @@ class Executor:
             log.info("deleted the job: its time to live is over", extra={"job": key})
 
     async def _create_pods(self, key: str, job: ElasticJob, creations: Sequence[CreatePod]) -> None:
-        """Slow start: 1, 2, 4 ... at once, so that a job whose pods are refused costs one call and not a thousand.
+        """Slow start: one, a few, then many at once: a job whose pods are refused costs one call and not a thousand.
 
-        What is left over after a pass follows in the next: a large job neither outlives its deletion nor holds up
-        others.
+        A job whose pods were taken a moment ago starts with many. What is left over after a pass follows in the next: a
+        large job neither outlives its deletion nor holds up others.
         """
         waiting = iter(creations[:PODS_PER_PASS])
         made: list[CreatePod] = []
@@ -228,11 +235,14 @@ class Executor:
                 made.append(action)
 
         try:
-            size = 1
-            while size < CONNECTIONS:
-                await self._together([create(1) for _ in range(size)])
-                size *= 2
+            if self._accepted.get(key, -math.inf) + TRUST < time.monotonic():
+                for size in FIRST_CREATIONS:
+                    await self._together([create(1) for _ in range(size)])
             await self._together([create(None) for _ in range(CONNECTIONS)])  # each ends with the first call that fails
+            self._accepted[key] = time.monotonic()
+        except Exception:
+            self._accepted.pop(key, None)
+            raise
         finally:
             if made:
                 self._tell_pods(job, Reason.POD_CREATED, "created", made)
@@ -486,12 +496,19 @@ class Executor:
 
     def forget_all(self) -> None:
         """A new term as leader: what was learned in an earlier one need not be true any more."""
-        for memory in (self._caught_up, self._create_errors, self._names_taken, self._groups, self._told):
+        for memory in (
+            self._caught_up,
+            self._create_errors,
+            self._accepted,
+            self._names_taken,
+            self._groups,
+            self._told,
+        ):
             memory.clear()
 
     def _forget(self, key: str) -> None:
         self._caught_up.discard(key)
-        for memory in (self._create_errors, self._names_taken, self._groups, self._told):
+        for memory in (self._create_errors, self._accepted, self._names_taken, self._groups, self._told):
             memory.pop(key, None)
 
     # --- events: best effort, never in the way ----------------------------------------------------------------------

@@ -10,9 +10,9 @@ from training.controller.metrics import Histogram
 
 FIRST_RETRY = 0.2  # seconds
 LONGEST_RETRY = 60.0
-SHARE = 10
+SHARE = 4
 """A job rests this many times as long as planning it took: none can take the loop for itself."""
-LONGEST_REST = 1.0  # seconds
+LONGEST_REST = 0.5  # seconds
 
 
 class KeyQueue:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-MOST_IDLE = 32
+MOST_IDLE = 64
 """Connections that are kept for later calls."""
 _BUFFER = 1 << 20  # bytes that are read ahead of who consumes them
 _LONGEST_HEAD = 1 << 16
