@@ -56,6 +56,9 @@ class MemoryEtcd:
     def hurry(self, time_left: timedelta) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def local_address(self) -> str:
         return "127.0.0.1"
 

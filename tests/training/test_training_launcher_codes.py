@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_agents import Agent, Etcd, Job, etcd_server, wait_for
+from local_agents import ROOT, Agent, Etcd, Job, etcd_server, wait_for
 
 from training.launch import exit_codes
 
@@ -40,6 +40,23 @@ def told_and_code(folder: Path, etcd: Etcd, codes: list[int], *options: str) -> 
 def test_a_script_that_has_nothing_to_do_is_finished(tmp_path: Path, etcd: Etcd) -> None:
     text, code = told_and_code(tmp_path, etcd, [0])
     assert (code, text.count("RAN")) == (exit_codes.FINISHED, 1)
+
+
+@pytest.mark.parametrize("code", [exit_codes.FINISHED, exit_codes.DO_NOT_RESTART])
+def test_a_launcher_whose_job_has_ended_says_so_without_importing_torch(tmp_path: Path, etcd: Etcd, code: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    job = Job(tmp_path, etcd, ["script.py", str(code)], nnodes="1:2", run=tmp_path.name)
+    try:
+        assert job.start("first").wait() == code
+        (tmp_path / "broken" / "torch").mkdir(parents=True)
+        (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise ImportError('torch is imported')")
+        late = job.start("late", environment={"PYTHONPATH": f"{tmp_path / 'broken'}:{ROOT}"})
+        assert late.wait() == code
+        words = "has finished already" if code == exit_codes.FINISHED else "has been given up already"
+        assert words in late.log.read_text()
+        assert "torch is imported" not in late.log.read_text()
+    finally:
+        job.stop()
 
 
 def test_a_script_that_fails_at_once_is_given_up_with_a_sentence(tmp_path: Path, etcd: Etcd) -> None:

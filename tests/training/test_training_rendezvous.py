@@ -31,7 +31,7 @@ from training.launch.fencing import Fence, Times, WithoutEtcd
 from training.launch.lease import StepLease
 from training.launch.membership import EtcdRendezvousHandler, State, StateHolder, decode, encode
 from training.launch.presence import Presence, place
-from training.launch.rendezvous import Options, backend, create_handler
+from training.launch.rendezvous import Options, backend, create_handler, outcome_already
 from training.launch.torch_private import NodeDesc, RendezvousContext
 
 A, B, C = NodeDesc("10.0.0.1", 11, 0), NodeDesc("10.0.0.2", 22, 0), NodeDesc("node-c", 33, 0)
@@ -838,6 +838,32 @@ def test_who_comes_too_late_hears_how_the_job_ended(etcd: MemoryEtcd, outcome: s
     assert isinstance(error, RendezvousClosedError)
     assert str(error) == f"the job 'job' has {words} already; to run it again, give it another --rdzv-id"
     assert late.outcome() == outcome
+
+
+def test_how_a_job_has_ended_is_learnt_before_torch_is_there(etcd: MemoryEtcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Options, "client", lambda _: etcd)
+
+    def already(job: str = "train.py on 1:3 nodes", run_id: str = "job", **config: str) -> str | None:
+        return outcome_already("etcd:2379", run_id, config, job)
+
+    node = handler(etcd, job="train.py on 1:3 nodes")
+    assert already() is None  # nobody has come
+    together(node.next_rendezvous)
+    assert already() is None  # it runs
+    node.close("finished")
+
+    assert already() == "finished"
+    assert already(prefix="/elsewhere") is None
+    assert already(run_id="another") is None
+    # What is to be said about these is said when the node joins.
+    assert already("other.py on 1:3 nodes") is None
+    assert already(no_such_option="1") is None
+    (key,) = (key for key in etcd.keys if key.endswith(b"/state"))
+    for forged in (b"[" * 100_000, b"[]", b"\xff", b'{"format": 99, "closed": true}'):
+        etcd.put(key, forged)
+        assert already() is None
+    etcd.down = True
+    assert already() is None
 
 
 def test_the_failures_of_a_job_are_counted_once_whichever_nodes_see_them(etcd: MemoryEtcd) -> None:

@@ -23,9 +23,10 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError
 from training.launch import exit_codes, torch_private
 from training.launch.environment import GENERATION, PROGRESS_FILE, RUN
 from training.launch.etcd_client import EtcdError
-from training.launch.membership import BROKEN, FINISHED, EtcdRendezvousHandler
+from training.launch.membership import BROKEN, EtcdRendezvousHandler
 from training.launch.notices.budget import Budget
 from training.launch.notices.watch import Watch
+from training.launch.rendezvous import FINISHED
 from training.launch.torch_private import AgentBase
 from training.launch.workers import ForkedHandler
 from training.metrics.progress import emit, read_report

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from training.checkpoint import memory
 from training.diagnose import image
-from training.launch import exit_codes, init_method, options
+from training.launch import exit_codes, init_method, options, rendezvous
 from training.launch.budget import LONGEST_PAUSE
 from training.launch.environment import RUN, START
 from training.launch.notices import watch
@@ -84,6 +84,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     # What is wrong shows in a moment, and torch takes seconds.
     if wrong := [*options.mistakes_in_variables(os.environ), *_wrong_at_first_look(argv)]:
         return _usage(UsageError(*wrong))
+    if (code := _over_already(argv)) is not None:
+        return code
 
     # Slow imports (seconds), once for launcher and workers together.
     from training.launch import hardware, workers  # noqa: PLC0415
@@ -146,6 +148,27 @@ def _wrong_at_first_look(argv: Sequence[str]) -> list[str]:
     return [] if args is None else list(_mistakes(args))
 
 
+def _over_already(argv: Sequence[str]) -> int | None:
+    """What a launcher ends with that starts when its job has ended; None where it may have to join."""
+    args = options.first_look(argv)
+    if args is None or not _is_ours(args) or args.rdzv_id == "none":
+        return None
+    _settle_size(args)
+    pairs = (pair.partition("=") for pair in args.rdzv_conf.split(",") if pair)
+    config = {key.strip(): value.strip() for key, _, value in pairs}
+    outcome = rendezvous.outcome_already(args.rdzv_endpoint, args.rdzv_id, config, job_in_words(args))
+    if outcome is None:
+        return None
+    _say(rendezvous.in_words(args.rdzv_id, outcome))
+    return _code_elsewhere(outcome)
+
+
+def _code_elsewhere(outcome: str) -> int:
+    """Exit code of a node that is not part of its job's end."""
+    codes = {rendezvous.FINISHED: exit_codes.FINISHED, rendezvous.GIVEN_UP: exit_codes.DO_NOT_RESTART}
+    return codes.get(outcome, exit_codes.FAILED)
+
+
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read torchrun's options and ours, and settle what torchrun's defaults leave open.
 
@@ -177,9 +200,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     wrong += _mistakes(args)
     if wrong:
         raise UsageError(*wrong)
-    least, most = _nodes(args.nnodes)
-    if args.nnodes.startswith(":"):
-        args.nnodes = f"{least}:{most}"
+    least, most = _settle_size(args)
     if args.max_restarts is None:
         args.max_restarts = MANY_RESTARTS if _is_ours(args) and least < most else 0
     if args.signals_to_handle == options.SIGNALS and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -210,6 +231,14 @@ def _nodes(text: str) -> tuple[int, int]:
         return int(least), int(least)
     (most,) = map(int, others)
     return int(least) if least else majority(most), most
+
+
+def _settle_size(args: argparse.Namespace) -> tuple[int, int]:
+    """Has `--nnodes` name the least, as it is told to others, and returns the least and the most."""
+    least, most = _nodes(args.nnodes)
+    if args.nnodes.startswith(":"):
+        args.nnodes = f"{least}:{most}"
+    return least, most
 
 
 def majority(most: int) -> int:
@@ -429,9 +458,9 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters  # noqa: PLC0415
     from torch.distributed.run import config_from_args  # noqa: PLC0415
 
-    from training.launch import rendezvous, torch_private  # noqa: PLC0415
+    from training.launch import torch_private  # noqa: PLC0415
     from training.launch.agent import Agent  # noqa: PLC0415
-    from training.launch.membership import FAILED, FINISHED, GIVEN_UP, EtcdRendezvousHandler  # noqa: PLC0415
+    from training.launch.membership import EtcdRendezvousHandler  # noqa: PLC0415
 
     args.rdzv_backend = rendezvous.BACKEND
     generated = args.rdzv_id == "none"
@@ -459,7 +488,6 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
     if generated:
         _say(f"no --rdzv-id given; nodes that run the same command meet as '{handler.get_run_id()}'")
 
-    code_elsewhere = {FINISHED: exit_codes.FINISHED, GIVEN_UP: exit_codes.DO_NOT_RESTART}
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = args.signals_to_handle
     _raise_on_signals(args.signals_to_handle)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
@@ -499,17 +527,17 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             return _code_after_signal(agent.worker_exit_codes(), error.sigval)
         except RendezvousClosedError as error:
             _say(str(error))
-            return code_elsewhere.get(handler.outcome(), exit_codes.FAILED)
+            return _code_elsewhere(handler.outcome())
         except BaseException:
             handler.leave()
             raise
         if result is None:  # a spare, never needed, whose job is over
-            return code_elsewhere.get(handler.outcome(), exit_codes.FAILED)
+            return _code_elsewhere(handler.outcome())
         if not result.is_failed():
-            handler.close(FINISHED)
+            handler.close(rendezvous.FINISHED)
             return exit_codes.FINISHED
         code = _rules(args).of_failure(_codes_in_order(result.failures), is_stuck=agent.is_stuck)
-        handler.close(GIVEN_UP if code in exit_codes.FINAL else FAILED)
+        handler.close(rendezvous.GIVEN_UP if code in exit_codes.FINAL else rendezvous.FAILED)
         sys.stderr.write(f"{ChildFailedError(name=args.training_script, failures=result.failures)}\n")
         return code
 

@@ -60,12 +60,11 @@ from training.launch.etcd_store import EtcdStore
 from training.launch.fencing import Fence
 from training.launch.lease import StepLease
 from training.launch.presence import Presence, place
-from training.launch.rendezvous import BACKEND, Options
+from training.launch.rendezvous import BACKEND, FAILED, FORMAT, GIVEN_UP, Options, in_words, state_key
 from training.metrics.progress import emit
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 3
 _FAILURES: Final = tuple(field.name for field in dataclasses.fields(Failures))
 _WORKER_STORE: Final = "trainyard/worker_store"
 # Not 0: there torch waits up to 0.3 s before it joins, at the first recovery too.
@@ -84,10 +83,6 @@ LOCK_PATIENCE: Final = timedelta(milliseconds=200)
 ASK_AGAIN: Final = timedelta(seconds=1)
 # A node that is told to go does not wait longer than this for etcd to hear of it.
 LEAVE_TIMEOUT: Final = timedelta(seconds=2)
-# How a job ends: done; its budget of failures is spent; or trying again is pointless.
-FINISHED: Final = "finished"
-FAILED: Final = "failed"
-GIVEN_UP: Final = "given up"
 # Changes after which the world of a round cannot work together, or not even come up.
 BROKEN: Final = frozenset({"left", "regroup", "lost", "evicted", "isolated", "closed"})
 # Stands for torch's deadline of the last call, a wall clock time: see `OpExecutor._last_call_is_over`.
@@ -124,11 +119,6 @@ class State(torch_.RendezvousState):
         self.places: dict[torch_.NodeDesc, str] = {}
         self.lease = 0
         self.failures = Failures()
-
-
-def state_key(options: Options, run_id: str) -> bytes:
-    """The key that holds the state of a job."""
-    return f"{options.prefix}/{run_id}/state".encode()
 
 
 def encode(state: State, writer: str) -> bytes:
@@ -692,12 +682,7 @@ class EtcdRendezvousHandler(torch_.Handler):
         try:
             return super().next_rendezvous()
         except RendezvousClosedError:
-            ended = {GIVEN_UP: "been given up", "": "been closed"}
-            outcome = self.outcome()
-            raise RendezvousClosedError(
-                f"the job '{self._settings.run_id}' has {ended.get(outcome, outcome)} already; to run it again, give "
-                "it another --rdzv-id"
-            ) from None
+            raise RendezvousClosedError(in_words(self._settings.run_id, self.outcome())) from None
         except RendezvousTimeoutError:
             patience = self._settings.timeout.join.total_seconds()
             raise RendezvousTimeoutError(

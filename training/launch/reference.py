@@ -63,7 +63,8 @@ _RESTARTS = """\
 - 75 costs nothing. Nor does a failure that is only the echo of a node that is gone, or a node that leaves or joins.
 - 64 and 78 are final, and so are those of `--no-restart-on`; `--restart-on` wins over both. So
   `--no-restart-on 1-255 --restart-on 75,SIGKILL` goes on after these two only.
-- How the job has ended is kept with its id: who comes to it later ends with 0, 1 or 78 as well, and starts nothing.
+- How the job has ended is kept with its id: who comes to it later ends with 0, 1 or 78 as well, before it imports
+  torch, and starts nothing.
 - All workers ended with 0: the job is finished, however soon that was.
 - More nodes than the most wait as spares, and end with the job; fewer than the least wait for `join_timeout` and say
   how many have come.

@@ -50,6 +50,7 @@ from training.launch.etcd_client import (
     CALL_TIMEOUT,
     Endpoint,
     EtcdClient,
+    EtcdError,
     EtcdUnreachableError,
     parse_endpoints,
 )
@@ -69,6 +70,14 @@ LEASE: Final = timedelta(hours=2)
 # etcd and the workers may start together.
 START_PATIENCE: Final = timedelta(seconds=60)
 PREFIX: Final = "/trainyard/rendezvous"
+# Form of a job's state in etcd (`training.launch.membership`), and how a job ends: done; its budget of failures is
+# spent; or trying again is pointless.
+FORMAT: Final = 3
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+GIVEN_UP: Final = "given up"
+# A node that comes to a job which has ended learns so within this time, or when it joins.
+GLANCE: Final = timedelta(seconds=1)
 # Longer times are mistakes; so is what does not fit into a timedelta.
 LONGEST: Final = timedelta(days=3650)
 # The launcher's word that the run id is made up (see `_first_open_run`).
@@ -123,6 +132,47 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     return handler
 
 
+def state_key(options: "Options", run_id: str) -> bytes:
+    """The key that holds the state of a job."""
+    return f"{options.prefix}/{run_id}/state".encode()
+
+
+def in_words(run_id: str, outcome: str) -> str:
+    """That a job has ended, and how; `outcome` is empty where that is not known."""
+    ended = {GIVEN_UP: "been given up", "": "been closed"}
+    return f"the job '{run_id}' has {ended.get(outcome, outcome)} already; to run it again, give it another --rdzv-id"
+
+
+def outcome_already(endpoint: str, run_id: str, config: Mapping[str, object], job: str) -> str | None:
+    """How a job has ended that a node comes to too late: FINISHED, FAILED, GIVEN_UP or "" (closed by hand).
+
+    Asked before torch is imported, which takes seconds: until they are over, the cluster keeps the node, and its job.
+
+    Args:
+        endpoint: of etcd, as `--rdzv-endpoint` has it.
+        run_id: the job's.
+        config: what `--rdzv-conf` says.
+        job: what this node would run, in words.
+
+    Returns:
+        None where the job has not ended, is another's, or nothing can be learnt at once. All of that is found again,
+        with what is to be said about it, when the node joins.
+    """
+    try:
+        options = Options.parse(endpoint, config, os.environ)
+        client = options.client()
+        try:
+            held = client.get(state_key(options, run_id), within=GLANCE)
+        finally:
+            client.close()
+        state = json.loads(held.value) if held is not None else None
+    except (ValueError, EtcdError, RecursionError):
+        return None
+    if not isinstance(state, dict) or state.get("format") != FORMAT or state.get("closed") is not True:
+        return None
+    return str(state.get("outcome", "")) if state.get("job") in {"", job} else None
+
+
 def _options(params: "RendezvousParameters") -> "Options":
     config = {key: value for key, value in params.config.items() if key not in {_NEXT_FREE_RUN, _JOB}}
     return Options.parse(params.endpoint, config, os.environ)
@@ -143,7 +193,7 @@ def _await_etcd(client: EtcdClient) -> None:
 
 def _first_open_run(client: EtcdClient, options: "Options", name: str) -> str:
     """For an id that we made up from the command: `name`, or `name-2` and so on after runs that have ended."""
-    from training.launch.membership import decode, state_key  # noqa: PLC0415  (needs torch; see above)
+    from training.launch.membership import decode  # noqa: PLC0415  (needs torch; see above)
 
     number = 1
     while True:
