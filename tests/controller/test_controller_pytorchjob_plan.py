@@ -116,6 +116,47 @@ class TestReplicas:
         assert made.status.disruptions == 1
 
 
+class TestHost:
+    """The first replica of a job that meets by c10d holds the rendezvous store."""
+
+    @pytest.mark.parametrize(
+        ("elastic", "host"),
+        [
+            ({}, 0),
+            ({"rdzvHost": "j-worker-0.n.svc"}, 0),
+            ({"rdzvHost": "elsewhere"}, None),
+            ({"rdzvBackend": "etcd"}, None),
+            ({"standalone": True}, None),
+        ],
+    )
+    def test_it_is_the_first_unless_they_meet_elsewhere(self, elastic: dict[str, Any], host: int | None) -> None:
+        assert job(master=False, elasticPolicy=elastic).hosting_worker == host
+        assert job(elasticPolicy=elastic).hosting_worker == (-1 if elastic == {} else None)
+        assert job().hosting_worker is None
+
+    def test_it_holds_the_store_and_keeps_to_machines_that_stay(self) -> None:
+        subject = job(master=False, elasticPolicy={})
+        host, other = replica_pod(subject, 0, 1, ""), replica_pod(subject, 1, 1, "")
+        assert "spot" in str(host["spec"]["affinity"])
+        assert "affinity" not in other["spec"]
+        told = [environment(each)["PET_RDZV_CONF"] for each in (host, other)]
+        assert told == ["is_host=true", "is_host=false"]
+
+    def test_when_it_is_lost_all_start_anew_and_not_when_another_is(self) -> None:
+        elastic = {"minReplicas": 1, "maxReplicas": 2}
+        subject: dict[str, Any] = {"master": False, "workers": 2, "elasticPolicy": elastic}
+        both = [pod(0, ready=True), pod(1, ready=True)]
+        status = plan(started(**subject), both, NODE, NOW).status
+        assert status.rendezvous_store == "uid-0"
+        going = {"deletion_deadline": NOW + timedelta(seconds=20), "deletion_requested": NOW}
+        other_lost = plan(job(status, **subject), [both[0], pod(1, **going)], NODE, NOW)
+        assert (other_lost.status.generation, deletions(other_lost)) == (1, [])
+        host_lost = plan(job(status, **subject), [pod(0, **going), both[1]], NODE, NOW)
+        assert (host_lost.status.generation, deletions(host_lost)) == (2, ["j-worker-1"])
+        assert (host_lost.status.restarts, host_lost.status.disruptions) == (0, 1)
+        assert creates(plan(job(host_lost.status, **subject), [], NODE, NOW)) == ["j-worker-0", "j-worker-1"]
+
+
 class TestSuccess:
     def test_the_masters_success_is_the_jobs(self) -> None:
         made = plan(started(), [pod(-1), ended(0), pod(1)], NODE, NOW)
@@ -188,7 +229,7 @@ class TestPods:
             "PET_RDZV_ID": f"j-{UID[:8]}-3",
             "PET_NNODES": "1:4",
             "PET_MAX_RESTARTS": "1000",
-            "PET_RDZV_CONF": "timeout=9",
+            "PET_RDZV_CONF": "is_host=false,timeout=9",
         }
         service = first_service(subject, *subject.service_names)
         assert service["metadata"]["name"] == "j-worker-0"

@@ -161,7 +161,7 @@ def worker_pod(
     spec["subdomain"] = job.service_name
     _launcher_settings(main_container(spec), job, index, generation, nnodes)
     if index == job.hosting_worker:
-        _prefer_machines_that_stay(spec)
+        prefer_machines_that_stay(spec)
     if login is not None and not job.spec.managed_store and login.serves(endpoint(job)):
         log_in(spec, login, main_container(spec))
     return pod
@@ -227,7 +227,7 @@ def _store_selector(job: ElasticJob) -> dict[str, str]:
     return {**job.selector(), LABEL_REPLICA_TYPE: STORE}
 
 
-def _prefer_machines_that_stay(spec: dict[str, Any]) -> None:
+def prefer_machines_that_stay(spec: dict[str, Any]) -> None:
     """Adds to the pod's affinity that it had better not be on a machine that may be taken away."""
     nodes = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [

@@ -247,6 +247,16 @@ class PyTorchJob(ElasticJob):
         """Names of all its Services."""
         return (self.service_name,)
 
+    @property
+    def hosting_worker(self) -> int | None:
+        """Number of the first replica where launchers meet there by c10d, for it holds their store; else None."""
+        elastic = self.wanted.elastic_policy
+        backend = elastic and (elastic.rdzv_backend or RendezvousBackend.C10D)
+        if elastic is None or elastic.standalone or backend is not RendezvousBackend.C10D:
+            return None
+        host, _, _ = (elastic.rdzv_host or self.service_name).partition(".")
+        return self.roles[0].first if host == self.service_name else None
+
     def selector(self, role: str | None = None) -> dict[str, str]:
         """Labels that select exactly the pods of the job, or of one role of it."""
         of_job = {LABEL_OPERATOR: OPERATOR, LABEL_JOB_NAME: self.metadata.name}

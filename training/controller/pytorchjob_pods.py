@@ -13,6 +13,7 @@ from training.controller.pods import (
     log_in,
     main_container,
     owner,
+    prefer_machines_that_stay,
     rendezvous_id,
 )
 from training.controller.pytorchjob import (
@@ -55,7 +56,9 @@ def replica_pod(
     main = main_container(pod["spec"], MAIN_CONTAINER)
     if not any(port.get("name") == PORT_NAME for port in main.get("ports") or ()):
         main["ports"] = [*(main.get("ports") or ()), {"name": PORT_NAME, "containerPort": PORT}]
-    variables = _variables(job, index - first, generation)
+    if index == job.hosting_worker:
+        prefer_machines_that_stay(pod["spec"])
+    variables = _variables(job, index, generation)
     for container in pod["spec"].get("containers") or ():
         env = list(container.get("env") or ())
         set_by_user = {variable.get("name") for variable in env}
@@ -95,10 +98,10 @@ def _pytorch(job: ElasticJob) -> PyTorchJob:
     return job
 
 
-def _variables(job: PyTorchJob, rank: int, generation: int) -> Variables:
+def _variables(job: PyTorchJob, index: int, generation: int) -> Variables:
     """The environment of a replica by the training operator's contract, and the address at which others reach it."""
     wanted, elastic = job.wanted, job.wanted.elastic_policy
-    number = job.spec.worker.replicas
+    number, rank = job.spec.worker.replicas, index - job.roles[0].first
     told: Variables = {
         "PYTHONUNBUFFERED": {"value": "1"},
         "PET_LOCAL_ADDR": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -121,10 +124,10 @@ def _variables(job: PyTorchJob, rank: int, generation: int) -> Variables:
         }
     if elastic is None:
         return told | {"PET_NNODES": {"value": str(number)}}
-    return told | _elastic_variables(job, elastic, generation)
+    return told | _elastic_variables(job, elastic, index, generation)
 
 
-def _elastic_variables(job: PyTorchJob, elastic: ElasticPolicy, generation: int) -> Variables:
+def _elastic_variables(job: PyTorchJob, elastic: ElasticPolicy, index: int, generation: int) -> Variables:
     restarts = MAX_RESTARTS if elastic.max_restarts is None else elastic.max_restarts
     fewest, most = job.spec.min_replicas, job.spec.max_replicas
     number = job.spec.worker.replicas
@@ -135,8 +138,12 @@ def _elastic_variables(job: PyTorchJob, elastic: ElasticPolicy, generation: int)
         "PET_NNODES": {"value": f"{fewest or number}:{most or number}"},
         "PET_MAX_RESTARTS": {"value": str(restarts)},
     }
-    if elastic.rdzv_conf:
-        told["PET_RDZV_CONF"] = {"value": ",".join(f"{each.key}={each.value}" for each in elastic.rdzv_conf)}
+    host = job.hosting_worker
+    # torch compares names and addresses, which tells nothing where pods share a network with their machine.
+    settings = {} if host is None else {"is_host": "true" if index == host else "false"}
+    settings |= {each.key: each.value for each in elastic.rdzv_conf or ()}
+    if settings:
+        told["PET_RDZV_CONF"] = {"value": ",".join(f"{key}={value}" for key, value in settings.items())}
     if elastic.standalone:
         told["PET_STANDALONE"] = {"value": ""}
     return told

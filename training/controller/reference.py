@@ -111,7 +111,8 @@ they set them themselves:
 | `WORLD_SIZE`, `RANK`, `PET_NODE_RANK` | with a Master | replicas x processes; the Master is 0, worker i is i + 1 |
 | `PET_RDZV_BACKEND` | with elasticPolicy | `rdzvBackend`, else `c10d` |
 | `PET_RDZV_ENDPOINT` | with elasticPolicy | `rdzvHost:rdzvPort`, else `J-worker-0:23456` (`J-master-0` with a Master) |
-| `PET_RDZV_CONF`, `PET_STANDALONE` | with elasticPolicy | as it says |
+| `PET_RDZV_CONF` | with elasticPolicy | `is_host` where the first replica holds the store, and `rdzvConf` |
+| `PET_STANDALONE` | with elasticPolicy | as it says |
 | `PET_MAX_RESTARTS` | with elasticPolicy | `maxRestarts`, else 1000 |
 | `PET_RDZV_ID` | with elasticPolicy | `rdzvId`, else `<name>-<uid8>-<generation>` |
 
@@ -119,6 +120,8 @@ they set them themselves:
 
 - One headless Service for a job, that of its first replica (`J-master-0`, else `J-worker-0`); others are reached by
   their addresses. No init container waits for the Master: torch tries again until it is there.
+- With elasticPolicy, c10d and no `rdzvHost` the rendezvous store is in the first replica. It prefers other nodes than
+  spot and is never scaled away; when its pod is lost, all start anew together at once.
 - A job has succeeded when its Master has; without one, when all workers have, or any of an elastic job: as there. What
   then still runs has 300 s to end and is stopped, whatever cleanPodPolicy says: it holds GPUs.
 - Without elasticPolicy, another number of replicas starts all of them anew, for `WORLD_SIZE` changes.
