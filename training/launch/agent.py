@@ -31,6 +31,7 @@ from training.launch.torch_private import AgentBase
 from training.launch.workers import ForkedHandler
 from training.metrics.progress import emit, read_report
 from training.metrics.recovery import Recorder
+from training.metrics.resources import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Agent(AgentBase):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._watch = watch
+        self._resources = Sampler()
         self._end_by = 0.0  # when workers that were told to leave must have ended
         self._handler = handler
         self._progress_file = progress_file
@@ -125,6 +127,7 @@ class Agent(AgentBase):
             raise
         finally:
             self.recorder.abandon(outcome)
+            self._resources.end(self._worker_group.spec.local_world_size)
         return result
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -247,6 +250,7 @@ class Agent(AgentBase):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._listen(self._interval if self._waiting_since is None else URGENT_POLL.total_seconds())
+        self._resources.look(worker_group.spec.local_world_size)
         if self._watch.saves():
             for handler in self._hooked().values():
                 handler.control.save()

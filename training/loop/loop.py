@@ -512,6 +512,7 @@ class Loop:
                     generation=world.generation,
                     world_size=world.size,
                     checkpoint=self._restored_from,
+                    loader_workers=int(self._loading.get("num_workers", 0)),
                 )
             train(self._network)
             if self.state.step < self._num_steps and not self.should_stop:

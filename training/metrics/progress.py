@@ -6,7 +6,7 @@ seconds since the epoch by this node's clock.
 | event      | written by       | fields                                                                    |
 | ---------- | ---------------- | ------------------------------------------------------------------------- |
 | step       | rank 0           | step, loss, world_size, generation, samples; after the optimizer's step   |
-| resume     | rank 0           | step, generation, world_size, checkpoint ("" when starting from nothing)  |
+| resume     | rank 0           | step, generation, world_size, checkpoint ("" for none), loader_workers    |
 | checkpoint | rank 0           | step, path, seconds; after it is safe on disk; `at_notice` if asked for   |
 | evaluation | rank 0           | step and the evaluation's figures (`training.loop`)                       |
 | metrics    | worker           | port, rank: where it answers Prometheus (`training.metrics.worker`)       |
@@ -14,6 +14,7 @@ seconds since the epoch by this node's clock.
 | rendezvous | every launcher   | generation, world_size, seconds; when a world is complete                 |
 | ranks      | every launcher   | generation, ranks of this node's workers in it: `trainyard logs` shows them |
 | recovery   | every launcher   | cause, seconds per phase, the new world: see `training.metrics.recovery`  |
+| resources  | every launcher   | processor time, memory, /dev/shm: see `training.metrics.resources`        |
 | notice     | launcher, worker | message and what else is known; something happened that may end a process |
 """
 
