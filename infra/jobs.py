@@ -27,7 +27,8 @@ import yaml
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
-from lightkube.resources.core_v1 import ConfigMap, Event, Pod
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import ConfigMap, Event, Node, Pod
 from lightkube.types import PatchType
 
 from infra.clusters import Access
@@ -463,11 +464,31 @@ class Jobs:
             own = [event for event in every if _is_about(event, name)]
         return sorted(own, key=last_seen)
 
-    def logs(self, name: str) -> list[list[LogLine]]:
-        """What each worker of a job has written until now; workers that have not started are left out."""
+    def nodes(self) -> list[Node]:
+        """All machines of the cluster."""
+        with self._plain("nodes cannot be listed"):
+            return list(self._client.list(Node))
+
+    def lease(self, namespace: str, name: str) -> Lease | None:
+        """A Lease, by which one of several processes leads; None: there is none."""
+        with self._plain(f"Lease {namespace}/{name} cannot be read"):
+            try:
+                return self._client.get(Lease, name, namespace=namespace)
+            except ApiError as error:
+                if error.status.code == 404:
+                    return None
+                raise
+
+    def logs(self, name: str, last: int | None = None) -> list[list[LogLine]]:
+        """What each worker of a job has written until now; workers that have not started are left out.
+
+        Args:
+            name: of the job.
+            last: only so many lines of each worker, the newest.
+        """
         with self._plain(f"the logs of ElasticJob {name} cannot be read"):
             started = [pod for pod in self.workers(name) if any(_containers_with_logs(pod))]
-            return [list(_read(self._client, self.namespace, pod)) for pod in started]
+            return [list(_read(self._client, self.namespace, pod, tail_lines=last)) for pod in started]
 
     def follow(self, name: str) -> Follower:
         """Begin to read the progress lines of all workers of a job, those that come later included."""

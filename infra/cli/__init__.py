@@ -14,6 +14,7 @@ import typer
 
 from infra.cli import (
     cost,
+    diagnose,
     diagram,
     doctor,
     drill,
@@ -39,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (stack, cost, diagram, jobs, job_details, run, template, gpus, explain, doctor, simulate):
+for module in (stack, cost, diagram, jobs, job_details, diagnose, run, template, gpus, explain, doctor, simulate):
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")
