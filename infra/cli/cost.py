@@ -122,6 +122,18 @@ def _show(found: Cost) -> None:
     ):
         if total is not None:
             stdout().print(f"{name}: {_total(total)}", markup=False)
+    stdout().print(_carbon(found.region), markup=False)
+
+
+def _carbon(region: str | None) -> str:
+    """What electricity is made with there, and where with less."""
+    from infra.catalog.carbon import grid, grids  # noqa: PLC0415
+    from infra.report.escape import plain  # noqa: PLC0415
+
+    least = ", ".join(f"{one.region} {one.grams_per_kwh:.0f}" for one in list(grids().values())[:3])
+    found = grid(region)
+    here = f"{found.grams_per_kwh:.0f} g of CO2e a kWh, published {found.published}" if found else "unknown"
+    return f"Electricity in {plain(region or 'no region')}: {here} (least: {least})"
 
 
 def _show_difference(difference: Delta, against: str) -> None:
@@ -170,9 +182,16 @@ def _legend(stack: str, found: Cost, difference: Delta | None) -> None:
 
 
 def _document(stack: str, after: Cost, difference: Delta | None, against: str | None) -> dict[str, Any]:
+    from infra.catalog.carbon import grid  # noqa: PLC0415
     from infra.report.cost import document, figures  # noqa: PLC0415
 
     told: dict[str, Any] = {"stack": stack, "target": "aws", "resources_from": "program", "cost": document(after)}
+    electricity = grid(after.region)
+    told["carbon"] = electricity and {
+        "grams_per_kwh": f"{electricity.grams_per_kwh:f}",
+        "published": electricity.published,
+        "source": electricity.source,
+    }
     told["stale"] = after.stale(datetime.now(UTC).date())
     if difference is not None:
         months = difference.month

@@ -61,6 +61,9 @@ class Parameters(_Section):
 
     steps: int = Field(ge=1, le=10**12, description="Steps until the job is done.")
     step_seconds: float = Field(gt=0, le=86_400, allow_inf_nan=False, description="One step, with `stepWorkers`.")
+    between_seconds: Seconds = Field(
+        default=0.0, description="Of each step, what is not useful: waiting for samples, logging."
+    )
     step_workers: int | None = Field(
         default=None, ge=1, description="Workers with which it was measured; absent: the most."
     )

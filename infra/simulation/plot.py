@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.report.escape import plain
 from infra.simulation.policies import Result
-from infra.simulation.replay import CHECKPOINT, DEATH, JOIN, NOTICE, REPEATED, START, WAITING
+from infra.simulation.replay import BETWEEN, CHECKPOINT, DEATH, JOIN, NOTICE, REPEATED, START, WAITING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,7 @@ _CAUSES = {
     JOIN: "#2da44e",
     START: "#6e7781",
     CHECKPOINT: "#54aeff",
+    BETWEEN: "#afb8c1",
 }
 _SETTINGS: Any = {  # matplotlib types every key
     "svg.hashsalt": "trainyard",

@@ -100,6 +100,7 @@ def course(parameters: Parameters, on_demand: int, pools: Sequence[SpotPool], no
     return Course(
         steps=parameters.steps,
         step_seconds=parameters.step_seconds,
+        between_seconds=parameters.between_seconds,
         step_workers=parameters.step_workers or parameters.max_workers,
         scaling=parameters.scaling,
         min_workers=parameters.min_workers,

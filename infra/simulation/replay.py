@@ -26,7 +26,7 @@ from infra.simulation.trace import Trace
 
 _EXACT = 1e-9  # of a step: what rounding may cost
 
-WAITING, START, NOTICE, DEATH, JOIN, REPEATED, CHECKPOINT = (
+WAITING, START, NOTICE, DEATH, JOIN, REPEATED, CHECKPOINT, BETWEEN = (
     "waiting for machines",
     "start",
     "recovery notice",
@@ -34,6 +34,7 @@ WAITING, START, NOTICE, DEATH, JOIN, REPEATED, CHECKPOINT = (
     "recovery join",
     "repeated",
     "checkpoint",
+    "between steps",
 )
 """What time is lost by; in words of `python -m training.metrics.goodput` where it has them."""
 
@@ -44,6 +45,8 @@ class Course:
 
     steps: int
     step_seconds: float
+    between_seconds: float
+    """Of each step, what is not useful and not divided."""
     step_workers: int
     scaling: float
     min_workers: int
@@ -155,10 +158,10 @@ class _Run:
         self.workers = 0  # of the world that trains or recovers; 0: there is none
         self.holders = 0  # machines with the model in their memory
         self.pause = WAITING
-        self.pace = 0.0  # seconds of a step in this world
+        self.pace = 0.0  # seconds of a step in this world, with what is between two
         self.elapsed = 0.0  # of the step in flight
         self.stall = 0.0  # of a checkpoint, that is still to come
-        self.since_saved = 0.0  # seconds of steps since the last checkpoint
+        self.since_saved = 0.0  # useful seconds since the last checkpoint
 
         self.useful = self.worker_seconds = self.world_seconds = 0.0
         self.losses: dict[str, float] = {}
@@ -314,15 +317,17 @@ class _Run:
             return
         course = self.course
         self.elapsed = 0.0
-        self.useful += number * self.pace
+        each = self.pace - course.between_seconds
+        self.useful += number * each
+        self._spend(BETWEEN, number * course.between_seconds, ahead=False)
         self.step += number
         after = self.step % course.checkpoint_every
         if after < number:  # a checkpoint lies between; the last step needs none
             self.saved = self.step - after
-            self.since_saved = after * self.pace
+            self.since_saved = after * each
             self.stall = course.checkpoint_stall if not after and self.step < course.steps else 0.0
         else:
-            self.since_saved += number * self.pace
+            self.since_saved += number * each
 
     def _regroup(self, lost: int) -> None:
         """A new world, after machines with a worker were lost, or others joined."""
@@ -368,7 +373,7 @@ class _Run:
             self.elapsed = 0.0
 
     def _roll_back(self) -> None:
-        """Go back to the last checkpoint: what was useful is to be made again."""
+        """Go back to the last checkpoint: what was useful is to be made again; what was lost between steps stays so."""
         if self.step == self.saved:
             return
         self.rollbacks += 1
@@ -381,7 +386,8 @@ class _Run:
         course = self.course
         share = (1 - course.scaling) + course.scaling * course.step_workers / self.workers
         speeds = [speed for one, speed in zip(self.machines, course.speeds, strict=True) if one.ready]
-        return course.step_seconds * share / min([*speeds, *([1.0] if self.on_demand_ready else [])])
+        slowest = min([*speeds, *([1.0] if self.on_demand_ready else [])])
+        return course.step_seconds * share / slowest + course.between_seconds
 
     def _advance(self, seconds: float) -> None:
         self.now += seconds

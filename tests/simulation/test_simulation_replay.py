@@ -41,6 +41,7 @@ def course(trace: Trace | None = None, **changes: Any) -> Course:
     usual: dict[str, Any] = {
         "steps": 100,
         "step_seconds": 10.0,
+        "between_seconds": 0.0,
         "step_workers": 4,
         "scaling": 1.0,
         "min_workers": 2,
@@ -144,6 +145,12 @@ def test_a_trace_that_is_shorter_than_the_job_begins_again() -> None:
     assert outcome.reclaimed == 2 * math.ceil((outcome.seconds - 300) / 600)
 
 
+def test_what_is_between_steps_is_lost_and_never_divided() -> None:
+    outcome = run(counts((0, 2)), between_seconds=1.0)
+    assert outcome.useful == 100 * 20
+    assert outcome.losses["between steps"] == 100
+
+
 def test_the_slowest_machine_sets_the_pace_of_several_kinds() -> None:
     both = course(None, traces=(counts((0, 2)), counts((0, 2))), speeds=(1.0, 0.5), on_demand=0)
     assert simulate(both).useful == 100 * 20
@@ -208,6 +215,7 @@ def test_all_time_is_accounted_for(
         min_workers=fewest,
         step_seconds=step,
         scaling=scaling,
+        between_seconds=stall / 8,
         notice=notice,
         checkpoint_every=every,
         checkpoint_stall=stall,
