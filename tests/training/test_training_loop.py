@@ -1,5 +1,6 @@
 """The loop in one process: what it computes, what it remembers, and what it says when something makes no sense."""
 
+import dataclasses
 import json
 import logging
 import math
@@ -362,6 +363,25 @@ def test_metrics_over_samples_count_every_sample_once() -> None:
     inputs, targets = line_data().tensors
     expected = ((inputs[:, 0] > 0) == (targets[:, 0] > 0)).double().mean().item()
     assert training.loop.figures()["accuracy"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_who_becomes_the_first_rank_tells_of_its_time_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not of the steps before, of which another rank has told."""
+    training = Training(Loop(log_every=1), steps=4)
+
+    def train(network: nn.Module) -> None:
+        loop = training.loop
+        first = loop.world
+        for inputs, targets in loop.batches():
+            loop.world = first if loop.state.step == 3 else dataclasses.replace(first, rank=1)
+            loop.backward(((network(inputs) - targets) ** 2).mean())
+            loop.step()
+
+    training.loop.run(train)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"trainyard"')]
+    (step,) = [event for event in told if event["trainyard"] == "step"]
+    assert step["step"] == 4
+    assert step["samples_per_second"] * sum(step["seconds"].values()) == pytest.approx(12, rel=0.1)
 
 
 def test_figures_go_to_files_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -709,10 +709,14 @@ class Loop:
         self._metrics.step(self.world, step=step, loss=loss, samples=samples, seconds=seconds)
         self._since_log = {part: value + self._since_log.get(part, 0.0) for part, value in seconds.items()}
         self._samples_since_log += samples
-        if self.world.rank != 0 or (step % self._log_every and step != self._num_steps):
+        if step % self._log_every and step != self._num_steps:
             return
-        total = sum(self._since_log.values())
-        rate = self._samples_since_log / total if total else 0.0
+        since, self._since_log = self._since_log, {}
+        num_samples, self._samples_since_log = self._samples_since_log, 0
+        if self.world.rank != 0:  # whoever is rank 0 later tells of the steps since then only
+            return
+        total = sum(since.values())
+        rate = num_samples / total if total else 0.0
         emit(
             "step",
             step=step,
@@ -721,11 +725,10 @@ class Loop:
             generation=self.world.generation,
             samples=self.state.samples,
             samples_per_second=round(rate, 1),
-            seconds={part: round(value, 6) for part, value in self._since_log.items() if value},
+            seconds={part: round(value, 6) for part, value in since.items() if value},
         )
         learning_rate = float(self._optimizer.param_groups[0]["lr"])
         self._write({"loss": loss, "learning_rate": learning_rate, "samples_per_second": rate, **self.figures()}, step)
-        self._since_log, self._samples_since_log = {}, 0
 
     def _write(self, figures: Mapping[str, float], step: int | None = None) -> None:
         for sink in self._sinks:
