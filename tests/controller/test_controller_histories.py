@@ -251,6 +251,10 @@ class Histories(RuleBasedStateMachine):
         before, made = self.job.status, self.look()
         self.pods, self.version = current
         self.check_books(before, made.status)
+        charged = sum(number for loss, number in made.losses.items() if loss.charged)
+        told = (charged, made.losses.total() - charged)
+        counted = (made.status.restarts - before.restarts, made.status.disruptions - before.disruptions)
+        assert told == counted, "metrics tell another number of losses than the books"
         self.job.status = made.status
         for action in made.actions:
             named = self.pods.get(action.name) if isinstance(action, DeletePod | ReleasePod) else None

@@ -25,6 +25,7 @@ from training.controller.planner import (
     DeleteJob,
     DeletePod,
     DeleteService,
+    Loss,
     Plan,
     ReleasePod,
     SetBudget,
@@ -634,6 +635,49 @@ RULES: dict[str, Any] = {
         ]
     }
 }
+
+
+class TestCauses:
+    """Each loss is counted once, charged or not, with its cause in one word."""
+
+    @pytest.mark.parametrize(
+        ("lost", "charged", "cause"),
+        [
+            (failed(0, 137, term_reason="OOMKilled"), True, "OOMKilled"),
+            (failed(0, None, disruption="Evicted", memory_eviction=True), True, "MemoryPressure"),
+            (failed(0, 139), True, "ExitCode139"),
+            (failed(0, None), True, "Unknown"),
+            (failed(0, 75), False, "ExitCode75"),
+            (failed(0, 137, disruption="PreemptionByScheduler"), False, "PreemptionByScheduler"),
+            (replace(pod(0), **GOING), False, "PodDeleted"),
+            (failed(0, 137, node="gone"), False, "NodeGone"),
+            (failed(0, 137, node="spot"), False, "NodeNotice"),
+            (pod(0, node="silent"), False, "NodeSilent"),
+            (pod(0, node="unready"), False, "NodeNotReady"),
+            (pod(0, node="outOfService"), False, "NodeOutOfService"),
+            (pod(0, restarts=1, last_exit_code=139), True, "ExitCode139"),
+        ],
+        ids=lambda value: getattr(value, "name", str(value)),
+    )
+    def test_a_loss(self, lost: PodRecord, charged: bool, cause: str) -> None:
+        since = NOW - timedelta(hours=1)
+        nodes = {
+            **NODES,
+            "spot": NodeRecord("spot", notice="a taint"),
+            "silent": NodeRecord("silent", ready=False, silent=True, not_ready_since=since),
+            "unready": NodeRecord("unready", ready=False, not_ready_since=since),
+            "outOfService": NodeRecord("outOfService", out_of_service=True),
+        }
+        first = plan(running(2), [lost, pod(1)], nodes, NOW, lost_nodes={"gone"})
+        assert first.losses == {Loss(charged, cause): 1}
+        assert (first.status.restarts, first.status.disruptions) == ((1, 0) if charged else (0, 1))
+        again = plan(job(2, status=first.status), [lost, pod(1)], nodes, NOW, lost_nodes={"gone"})
+        assert again.losses == {}
+
+    def test_what_the_loss_of_another_brings_about_is_told_apart(self) -> None:
+        lost = failed(0, 137, disruption="DeletionByTaintManager")
+        made = plan(running(3), [lost, failed(1, 1), pod(2)], NODES, NOW)
+        assert made.losses == {Loss(False, "DeletionByTaintManager"): 1, Loss(False, "Collateral"): 1}
 
 
 class TestRules:

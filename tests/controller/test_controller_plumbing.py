@@ -32,7 +32,7 @@ from training.controller.executor import Executor, RefusedError, summarised
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
 from training.controller.main import JsonFormatter, default_address
-from training.controller.metrics import Histogram
+from training.controller.metrics import Histogram, TimeBelow, label
 from training.controller.planner import DeletePod, Event
 from training.controller.queue import KeyQueue
 from training.controller.records import PodRecord, pod_record
@@ -381,6 +381,29 @@ def test_durations_are_counted_by_their_bounds() -> None:
     assert 'wait_seconds_bucket{le="0.005"} 1' in lines
     assert 'wait_seconds_bucket{le="60.0"} 2' in lines
     assert lines[-3:] == ['wait_seconds_bucket{le="+Inf"} 3', "wait_seconds_sum 90.504", "wait_seconds_count 3"]
+
+
+def test_the_time_of_all_that_is_too_little_is_summed() -> None:
+    now = 100.0
+    below = TimeBelow(lambda: now)
+    below.note("a", below=True)
+    now = 110
+    below.note("a", below=True)
+    below.note("b", below=True)
+    now = 115
+    assert (len(below), below.seconds) == (2, 20)  # a for 15, b for 5
+    below.note("a", below=False)
+    below.note("never", below=False)
+    now = 125
+    assert (len(below), below.seconds) == (1, 30)
+    below.forget_all()
+    now = 1000
+    assert (len(below), below.seconds) == (0, 30)
+
+
+def test_a_label_holds_whatever_others_have_written() -> None:
+    assert label("cause", 'a "quoted"\n\\ reason') == r'cause="a \"quoted\"\n\\ reason"'
+    assert len(label("cause", "x" * 1000)) < 80
 
 
 def test_calls_beyond_the_burst_wait(monkeypatch: pytest.MonkeyPatch) -> None:

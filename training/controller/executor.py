@@ -24,7 +24,7 @@ from training.controller.api import FINALIZER, KIND, MANAGED_BY, ElasticJob, Ela
 from training.controller.client import CONFLICT, CONNECTIONS, FORBIDDEN, NOT_FOUND, Api, Object, code_of, explain
 from training.controller.events import EventFilter
 from training.controller.gang import GANG_APIS, NO_GROUP
-from training.controller.metrics import Histogram
+from training.controller.metrics import Histogram, TimeBelow
 from training.controller.planner import (
     NO_BUDGET,
     Action,
@@ -35,6 +35,7 @@ from training.controller.planner import (
     DeletePod,
     DeleteService,
     Event,
+    Loss,
     Plan,
     ReleasePod,
     SetBudget,
@@ -97,6 +98,11 @@ class Executor:
         self._filter = EventFilter()
         self.happened: Counter[str] = Counter()
         """Events so far by reason."""
+        self.losses: Counter[Loss] = Counter()
+        self.scalings: Counter[str] = Counter()
+        """Changes of the number of workers wanted, up and down."""
+        self.below = TimeBelow()
+        """Jobs with fewer ready workers than they want."""
         self.replacements = Histogram(
             "trainyard_notice_to_replacement_seconds",
             "Time from the notice of a node's end until another worker was created.",
@@ -156,6 +162,10 @@ class Executor:
         busy = time.thread_time() - used  # on a busy machine a plan takes longer, which is no reason for a longer rest
         await self._write_status(job, result.status)
         self.happened.update(str(event.reason) for event in result.events)
+        self.losses.update(result.losses)
+        if any(event.reason is Reason.SCALED for event in result.events):
+            self.scalings["up" if result.status.desired_replicas > job.status.desired_replicas else "down"] += 1
+        self.below.note(key, below=result.status.ready_replicas < result.status.desired_replicas)
         self._tell(job, summarised(result.events))
         await self._carry_out(key, job, result)
         if sum(isinstance(action, CreatePod) for action in result.actions) > PODS_PER_PASS:
@@ -505,8 +515,10 @@ class Executor:
             self._told,
         ):
             memory.clear()
+        self.below.forget_all()
 
     def _forget(self, key: str) -> None:
+        self.below.note(key, below=False)
         self._caught_up.discard(key)
         for memory in (self._create_errors, self._accepted, self._names_taken, self._groups, self._told):
             memory.pop(key, None)

@@ -25,7 +25,7 @@ from training.controller.client import CONFLICT, NOT_FOUND, Api, code_of, explai
 from training.controller.executor import Executor, RefusedError
 from training.controller.health import HealthServer
 from training.controller.lease import LeaderLease
-from training.controller.metrics import Histogram, metric
+from training.controller.metrics import Histogram, label, metric
 from training.controller.pods import RendezvousLogin
 from training.controller.queue import KeyQueue
 from training.controller.records import KNOWN_NOTICES, Notices
@@ -105,6 +105,7 @@ class Controller:
                 election.result()
         finally:
             self._leading = False
+            self._executor.below.forget_all()
             tasks = (election, stopping, *informers)
             for task in tasks:
                 task.cancel()
@@ -150,6 +151,7 @@ class Controller:
                 tasks.append(group.create_task(self._executor.run_events()))
                 await self._lease.hold()
                 self._leading = False
+                self._executor.below.forget_all()
                 log.warning("the lease is lost: another controller may lead now, so this one stops acting")
                 for task in tasks:
                     task.cancel()
@@ -220,7 +222,7 @@ class Controller:
             metric(
                 "trainyard_lists_total",
                 "counter",
-                "Full lists read; each after the first five stands for a watch that could not be resumed.",
+                "Full lists read; each after the first of a kind stands for a watch that could not be resumed.",
                 {"": sum(informer.relists for informer in self._store.informers)},
             ),
             metric(
@@ -234,6 +236,36 @@ class Controller:
                 "counter",
                 "What happened to jobs, by reason; told as events too, but there repetitions are left out.",
                 {f'reason="{reason}"': n for reason, n in self._executor.happened.items()},
+            ),
+            metric(
+                "trainyard_worker_restarts_total",
+                "counter",
+                "Workers that failed, charged to backoffLimit, by cause.",
+                {label("cause", loss.cause): n for loss, n in self._executor.losses.items() if loss.charged},
+            ),
+            metric(
+                "trainyard_worker_disruptions_total",
+                "counter",
+                "Workers lost without being charged, by cause.",
+                {label("cause", loss.cause): n for loss, n in self._executor.losses.items() if not loss.charged},
+            ),
+            metric(
+                "trainyard_scalings_total",
+                "counter",
+                "Changes of the number of workers that a job aims at.",
+                {label("direction", which): n for which, n in self._executor.scalings.items()},
+            ),
+            metric(
+                "trainyard_jobs_below_desired",
+                "gauge",
+                "Jobs with fewer ready workers than they aim at.",
+                {"": len(self._executor.below)},
+            ),
+            metric(
+                "trainyard_below_desired_seconds_total",
+                "counter",
+                "Time for which jobs had fewer ready workers than they aim at, of all jobs together.",
+                {"": self._executor.below.seconds},
             ),
             str(self._queue.waits),
             str(self._passes),

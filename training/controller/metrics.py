@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets of durations."""
+LONGEST_LABEL = 64
+"""Characters of a label's value; some come from what others write into the status of pods."""
 
 
 class Histogram:
@@ -37,6 +40,47 @@ class Histogram:
             f"{self._name}_count {self.number}",
         ]
         return "\n".join(lines) + "\n"
+
+
+class TimeBelow:
+    """For how long something was too little, for each of many keys; the sum of all is what counts.
+
+    Args:
+        clock: seconds that only go forward.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._over = 0.0
+
+    def __len__(self) -> int:
+        """Keys for which it is too little now."""
+        return len(self._since)
+
+    def note(self, key: str, *, below: bool) -> None:
+        """Says how it stands for a key."""
+        if below:
+            self._since.setdefault(key, self._clock())
+        elif (since := self._since.pop(key, None)) is not None:
+            self._over += self._clock() - since
+
+    def forget_all(self) -> None:
+        """Whoever looks after the keys from here on counts on."""
+        for key in list(self._since):
+            self.note(key, below=False)
+
+    @property
+    def seconds(self) -> float:
+        """The sum so far, with what goes on."""
+        now = self._clock()
+        return self._over + sum(now - since for since in self._since.values())
+
+
+def label(name: str, value: str) -> str:
+    """A label, whatever its value holds."""
+    escaped = value[:LONGEST_LABEL].replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{name}="{escaped}"'
 
 
 def metric(name: str, kind: str, text: str, values: Mapping[str, float]) -> str:

@@ -14,13 +14,14 @@ Three rules keep the books right:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count, islice
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from training.controller.api import (
     ANNOTATION_VICTIMS,
@@ -81,6 +82,12 @@ SHORTEST_WAIT = timedelta(milliseconds=100)
 
 ORPHAN = "orphan"
 """Finalizer of an object whose dependents are to outlive it (metav1.FinalizerOrphanDependents)."""
+
+# Causes of losses; others are reasons of Kubernetes'.
+COLLATERAL = "Collateral"
+MEMORY_PRESSURE = "MemoryPressure"
+NODE_GONE = "NodeGone"
+NODE_NOTICE = "NodeNotice"
 
 OWN_END = frozenset({EXIT_PREEMPTED, EXIT_DO_NOT_RESTART})
 
@@ -180,6 +187,15 @@ class Event:
     message: str
 
 
+class Loss(NamedTuple):
+    """How a worker was lost, as metrics count it."""
+
+    charged: bool
+    """Whether backoffLimit was."""
+    cause: str
+    """In one word: reason of the disruption, what became of the node, or how the container ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now. The status comes first, then the actions in their order."""
@@ -191,6 +207,8 @@ class Plan:
     """When to look again even if nothing happens."""
     replaced_nodes: tuple[str, ...] = ()
     """Nodes under notice for whose workers others are created."""
+    losses: Counter[Loss] = field(default_factory=Counter)
+    """Workers whose end this plan counts."""
 
 
 def bounds(job: ElasticJob) -> tuple[int, int]:
@@ -310,6 +328,7 @@ class _Planning:
     events: list[Event] = field(default_factory=list)
     timers: list[datetime] = field(default_factory=list)
     replaced_nodes: list[str] = field(default_factory=list)
+    losses: Counter[Loss] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.clock = self.now
@@ -343,7 +362,8 @@ class _Planning:
         self._release()
         self._summarise()
         wait = max(min(self.timers) - self.clock, SHORTEST_WAIT) if self.timers else None
-        return Plan(tuple(self.actions), self.status, tuple(self.events), wait, tuple(self.replaced_nodes))
+        nodes = tuple(self.replaced_nodes)
+        return Plan(tuple(self.actions), self.status, tuple(self.events), wait, nodes, self.losses)
 
     def _mention_what_is_ignored(self) -> None:
         for role in self.job.roles:
@@ -580,10 +600,25 @@ class _Planning:
             self.timers.append(node.not_ready_since + patience)
         return None
 
+    def _disruption_cause(self, pod: PodRecord) -> str:
+        """In one word what `_disruption` says."""
+        if pod.disruption is not None:
+            return pod.disruption
+        node = self.nodes.get(pod.node) if pod.node else None
+        if pod.node in self.lost_nodes:
+            return NODE_GONE
+        if node is not None and node.out_of_service:
+            return "NodeOutOfService"
+        if node is not None and node.notice:
+            return NODE_NOTICE
+        if _told_before_its_end(pod):
+            return "PodDeleted"
+        return "NodeSilent" if node is not None and node.silent else "NodeNotReady"
+
     def _count_disruption(self, pod: PodRecord, why: str) -> None:
         if pod.uid not in self.accounted:
             self.accounted.add(pod.uid)
-            self._count_free(pod)
+            self._count_free(pod, self._disruption_cause(pod))
             self.status.last_disruption_time = self.now
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} was lost ({why}); not charged to backoffLimit")
             if pod.finished and pod.exit_code is None:
@@ -621,11 +656,12 @@ class _Planning:
         if action is FailureAction.RESTART_GROUP:
             self.regroup = f"{ended}, and a rule of failurePolicy restarts the group then"
         self._lengthen_streak(pod)
+        cause = MEMORY_PRESSURE if pod.memory_eviction else _failure_cause(code, pod.term_reason)
         if free:
-            self._count_free(pod)
+            self._count_free(pod, COLLATERAL if action is None and code == 1 else cause)
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
         else:
-            self.status.restarts += 1
+            self._charge(cause)
             self.event("Warning", Reason.WORKER_RESTARTED, f"{ended}; a new worker takes its place")
         if not pod.terminating:
             self._delete(pod, ended)
@@ -659,9 +695,15 @@ class _Planning:
             self.regroup = f"{self.status.collateral} workers failed after the loss of another, the last {pod.name}"
         return True
 
-    def _count_free(self, pod: PodRecord, number: int = 1) -> None:
+    def _charge(self, cause: str, number: int = 1) -> None:
+        """Counts what is charged to backoffLimit."""
+        self.status.restarts += number
+        self.losses[Loss(True, cause)] += number
+
+    def _count_free(self, pod: PodRecord, cause: str, number: int = 1) -> None:
         """Counts what is not charged; more than spot machines explain makes replacements wait."""
         self.status.disruptions += number
+        self.losses[Loss(False, cause)] += number
         since = self.status.losses_since
         if since is None or self.now - since >= LOSSES_WINDOW:
             self.status.losses, self.status.losses_since = 0, self.now
@@ -686,11 +728,12 @@ class _Planning:
         if action is FailureAction.FAIL_JOB:
             return Reason.WORKER_FAILED, f"{ended}: a rule of failurePolicy says that the job fails then"
         if action is FailureAction.IGNORE or (action is None and self._free(code, None, pod)):
-            self._count_free(pod, pod.restarts - counted)
+            cause = COLLATERAL if action is None and code == 1 else _failure_cause(code, pod.last_reason)
+            self._count_free(pod, cause, pod.restarts - counted)
             self._lengthen_streak(pod)
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{ended}; not charged to backoffLimit")
             return None
-        self.status.restarts += pod.restarts - counted
+        self._charge(_failure_cause(code, pod.last_reason), pod.restarts - counted)
         self.status.last_failure_time = self.now
         self.event("Warning", Reason.WORKER_RESTARTED, f"{pod.name} failed and was restarted in its pod")
         if action is FailureAction.RESTART_GROUP:
@@ -999,7 +1042,7 @@ class _Planning:
         why = f"node {pod.node} will be taken away"
         if pod.uid not in self.accounted:
             self.accounted.add(pod.uid)
-            self._count_free(pod)
+            self._count_free(pod, NODE_NOTICE)
             self.status.last_disruption_time = self.now
             self.event("Normal", Reason.WORKER_DISRUPTED, f"{pod.name} is told to leave ({why}); not charged")
         self._delete(pod, why, grace)
@@ -1190,6 +1233,13 @@ class _Planning:
     def event(self, kind: Literal["Normal", "Warning"], reason: Reason, message: str) -> None:
         """Adds an event."""
         self.events.append(Event(kind, reason, message))
+
+
+def _failure_cause(code: int | None, reason: str | None) -> str:
+    """How a container ended, in one word."""
+    if reason == "OOMKilled":
+        return reason
+    return "Unknown" if code is None else f"ExitCode{code}"
 
 
 def _told_before_its_end(pod: PodRecord) -> bool:
