@@ -68,7 +68,7 @@ def run(
     }
     progress = Steps()
     progress.say(f"run {chosen}; to go on with it later: trainyard workflow run {file} --run {chosen} -s {stack}")
-    done = kfp_environment.run_pipeline(made, chosen, this.folder / "kfp", variables, show=not json)
+    done = kfp_environment.run_pipeline(made, chosen, this.folder / "kfp", variables, progress.say)
     result = _result(this)
     failure = this.failure()
     if not done and failure is None:

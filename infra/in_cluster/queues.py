@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pulumi
@@ -15,7 +16,7 @@ from infra.in_cluster.namespaces import namespace_of_level
 from infra.in_cluster.pods import MANAGED_BY, OwnPods
 from infra.in_cluster.scheduling import PRIORITY_VALUES
 from infra.wiring.naming import KUEUE_NAMESPACE
-from infra.wiring.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan, Topology
+from infra.wiring.queue_plan import COHORT, RESOURCES, Flavor, Queue, QueuePlan
 from infra.wiring.scheduling import PRIORITY_CONTROL, PRIORITY_TRAINING, PRIORITY_TRAINING_LOW
 
 _API = "kueue.x-k8s.io/v1beta2"
@@ -61,39 +62,57 @@ class Queues(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
-        self._made = [kueue]  # the chart brings the custom resources' definitions
-        topologies = [self._add("Topology", each.name, _topology(each)) for each in plan.topologies]
-        flavors = [self._add("ResourceFlavor", each.name, _flavor(each), after=topologies) for each in plan.flavors]
-        quotas = {flavor.name: flavor for flavor in plan.flavors}
-        for queue in plan.queues:
-            spec = _cluster_queue(queue, quotas, pods.jobs)
-            made = self._add("ClusterQueue", queue.name, spec, after=flavors)
-            self._add("LocalQueue", queue.name, {"clusterQueue": queue.name}, after=[made], namespace=pods.jobs)
-        for priority in (PRIORITY_TRAINING, PRIORITY_TRAINING_LOW):
-            WorkloadPriorityClass(
-                priority,
-                value=PRIORITY_VALUES[priority],
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[kueue]),
-            )
+        # The chart brings the definitions; an object is there before those that name it.
+        before: dict[str, list[pulumi.Resource]] = {"": [kueue]}
+        for manifest in manifests(plan, pods.jobs):
+            kind = manifest["kind"]
+            earlier = [made for other, all_made in before.items() if other != kind for made in all_made]
+            after = pulumi.ResourceOptions(parent=self, depends_on=earlier)
+            before.setdefault(kind, []).append(_resource(manifest, after))
         self.register_outputs({"queues": [queue.name for queue in plan.queues]})
 
-    def _add(
-        self,
-        kind: str,
-        name: str,
-        spec: dict[str, Any],
-        *,
-        after: list[CustomResource] | None = None,
-        namespace: pulumi.Input[str] | None = None,
-    ) -> CustomResource:
-        return CustomResource(
-            name,
-            api_version=_API,
-            kind=kind,
-            metadata=ObjectMetaArgs(name=name, namespace=namespace, labels=MANAGED_BY),
-            spec=spec,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._made, *(after or ())]),
-        )
+
+def manifests(plan: QueuePlan, jobs: pulumi.Input[str]) -> Iterator[dict[str, Any]]:
+    """The objects of Kueue, those first that others name.
+
+    Args:
+        plan: flavours and queues.
+        jobs: the namespace of the jobs.
+    """
+    for topology in plan.topologies:
+        levels = [{"nodeLabel": level} for level in topology.levels]
+        yield _manifest("Topology", topology.name, spec={"levels": levels})
+    for flavor in plan.flavors:
+        yield _manifest("ResourceFlavor", flavor.name, spec=_flavor(flavor))
+    flavors = {flavor.name: flavor for flavor in plan.flavors}
+    for queue in plan.queues:
+        yield _manifest("ClusterQueue", queue.name, spec=_cluster_queue(queue, flavors, jobs))
+    for queue in plan.queues:
+        yield _manifest("LocalQueue", queue.name, jobs, spec={"clusterQueue": queue.name})
+    for priority in (PRIORITY_TRAINING, PRIORITY_TRAINING_LOW):
+        description = f"As the PriorityClass {priority}."
+        yield _manifest("WorkloadPriorityClass", priority, value=PRIORITY_VALUES[priority], description=description)
+
+
+def _manifest(kind: str, name: str, namespace: pulumi.Input[str] | None = None, **fields: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "labels": MANAGED_BY}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    return {"apiVersion": _API, "kind": kind, "metadata": metadata, **fields}
+
+
+def _resource(manifest: dict[str, Any], opts: pulumi.ResourceOptions) -> pulumi.Resource:
+    name, kind = manifest["metadata"]["name"], manifest["kind"]
+    if kind == "WorkloadPriorityClass":
+        return WorkloadPriorityClass(name, manifest, opts)
+    return CustomResource(
+        name,
+        api_version=manifest["apiVersion"],
+        kind=kind,
+        metadata=ObjectMetaArgs(**manifest["metadata"]),
+        spec=manifest["spec"],
+        opts=opts,
+    )
 
 
 class WorkloadPriorityClass(pulumi.CustomResource):
@@ -102,19 +121,8 @@ class WorkloadPriorityClass(pulumi.CustomResource):
     Its fields stand beside `metadata`, not in a `spec`, which the SDK's own `CustomResource` has no place for.
     """
 
-    def __init__(self, name: str, *, value: int, opts: pulumi.ResourceOptions) -> None:
-        properties = {
-            "apiVersion": _API,
-            "kind": "WorkloadPriorityClass",
-            "metadata": {"name": name, "labels": MANAGED_BY},
-            "value": value,
-            "description": f"As the PriorityClass {name}.",
-        }
-        super().__init__(f"kubernetes:{_API}:WorkloadPriorityClass", name, properties, opts)
-
-
-def _topology(topology: Topology) -> dict[str, Any]:
-    return {"levels": [{"nodeLabel": level} for level in topology.levels]}
+    def __init__(self, name: str, manifest: dict[str, Any], opts: pulumi.ResourceOptions) -> None:
+        super().__init__(f"kubernetes:{_API}:WorkloadPriorityClass", name, manifest, opts)
 
 
 def _flavor(flavor: Flavor) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.clusters import CHECKOUT
 from infra.errors import TrainyardError
 from infra.workflow.definition import Definition
 from infra.workflow.errors import StepError
+from infra.workflow.steps import STEPS
 
 PYTHON_VARIABLE = "TRAINYARD_WORKFLOW_PYTHON"
 
@@ -61,20 +62,29 @@ def compile_pipeline(
     """
     options = ["--image", image, "--claim", claim, "--volume", volume]
     options += ["--namespace", namespace] if namespace else []
-    done = _call(["compile", str(output), *options], definition, {})
+    done = subprocess.run(
+        _command("compile", str(output), *options),
+        env=_environment(),
+        input=definition.to_json(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise StepError(f"kfp cannot compile workflow {definition.name}:\n{done.stderr.strip()}")
 
 
-def run_pipeline(definition: Definition, run: str, folder: Path, variables: Mapping[str, str], *, show: bool) -> bool:
+def run_pipeline(
+    definition: Definition, run: str, folder: Path, variables: Mapping[str, str], tell: Callable[[str], None]
+) -> bool:
     """Run a workflow on this computer, step after step; whether all steps were done.
 
     Args:
         definition: the workflow.
         run: its name.
-        folder: for what kfp itself keeps.
+        folder: for what kfp itself keeps; `kfp.log` there has all that was said.
         variables: for the steps' environment.
-        show: what kfp says, on stderr; otherwise it is in `kfp.log` in the folder.
+        tell: told what the steps say.
 
     Raises:
         NoKfpError: there is no kfp.
@@ -82,23 +92,33 @@ def run_pipeline(definition: Definition, run: str, folder: Path, variables: Mapp
     folder.mkdir(parents=True, exist_ok=True)
     # `python` in a command means the one that runs this.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    done = _call(["run", run, str(folder)], definition, {**variables, "PATH": path}, capture=not show)
-    if not show:
-        (folder / "kfp.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    return done.returncode == 0
+    environment = {**_environment(), **variables, "PATH": path}
+    with (
+        (folder / "kfp.log").open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            _command("run", run, str(folder)),
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
+        process.stdin.write(definition.to_json())
+        process.stdin.close()
+        for line in process.stdout:
+            log.write(line)
+            if line.strip().startswith(tuple(f"{step}: " for step in STEPS)):
+                tell(line.strip())
+    return process.returncode == 0
 
 
-def _call(
-    arguments: Sequence[str], definition: Definition, variables: Mapping[str, str], *, capture: bool = True
-) -> subprocess.CompletedProcess[str]:
-    interpreter = python()
+def _command(*arguments: str) -> list[str]:
+    return [python(), "-m", "infra.workflow.pipeline", *arguments]
+
+
+def _environment() -> dict[str, str]:
     search = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.run(
-        [interpreter, "-m", "infra.workflow.pipeline", *arguments],
-        env={**os.environ, **variables, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"},
-        input=definition.to_json(),
-        stdout=subprocess.PIPE if capture else sys.stderr,
-        stderr=subprocess.PIPE if capture else sys.stderr,
-        text=True,
-        check=False,
-    )
+    return {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}

@@ -45,6 +45,8 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # A pod's token is replaced by the kubelet well before an hour is over; the client is made anew as often.
 _RECONNECT = timedelta(minutes=10)
 _SHOWN_LINES = 15
+# Workers are another user than these steps, and write their checkpoints beside; the volume itself is as open.
+_FOLDER_MODE = 0o777
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,9 @@ class Run:
         self.definition.job_name(self.name)
         record = self.folder / "definition.json"
         try:
-            (self.folder / "steps").mkdir(parents=True, exist_ok=True)
             if not record.exists():
+                (self.folder / "steps").mkdir(parents=True, exist_ok=True)
+                self.folder.chmod(_FOLDER_MODE)
                 _write(record, self.definition.to_json())
             there = record.read_text(encoding="utf-8")
         except OSError as error:
@@ -165,7 +168,10 @@ def _train(run: Run) -> dict[str, Any]:
         except JobError as error:
             raise StepError(f"job {name} cannot be followed: {error}") from None
     if end.type != "Succeeded":
-        raise StepError(f"job {name} has failed ({end.reason}): {end.message}. Look: trainyard logs {name}")
+        raise StepError(
+            f"job {name} has failed ({end.reason}): {end.message}. Look: trainyard logs {name}. To train on in this run"
+            f" from the last checkpoint: trainyard cancel {name}, then the same run again"
+        )
     return {"job": name, "reason": end.reason, "message": end.message}
 
 

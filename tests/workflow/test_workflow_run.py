@@ -100,9 +100,11 @@ def test_a_failed_job_fails_the_step_with_its_reason(tmp_path: Path, volume: Pat
     with pytest.raises(StepError, match=r"small-monday has failed \(BackoffLimitExceeded\): worker-0 ended with 1"):
         perform("train", definition)
     run = steps.Run(definition, "monday", volume)
-    assert run.failure() == (
-        "train",
-        "job small-monday has failed (BackoffLimitExceeded): worker-0 ended with 1. Look: trainyard logs small-monday",
+    step, reason = run.failure() or ("", "")
+    assert step == "train"
+    assert (
+        "Look: trainyard logs small-monday. To train on in this run from the last checkpoint: trainyard cancel"
+        in reason
     )
     perform("train", definition)
     assert run.failure() is None
@@ -165,7 +167,9 @@ def test_kfp_goes_on_where_a_run_was_and_leaves_what_was_done(tmp_path: Path, vo
         perform(step, definition)
     run = steps.Run(definition, "monday", volume)
     variables = {steps.VOLUME_VARIABLE: str(volume)}
-    assert not kfp_environment.run_pipeline(definition, "monday", run.folder / "kfp", variables, show=False)
+    said: list[str] = []
+    assert not kfp_environment.run_pipeline(definition, "monday", run.folder / "kfp", variables, said.append)
+    assert said[:2] == ["prepare: done before", "train: done before"]
     assert run.failure() == ("publish", "accuracy is 0.9, and must be at least 0.95 (publish.limit)")
     assert (run.folder / "prepared").read_text() == "prepared\n"
     evaluated = run.result("evaluate")
@@ -181,7 +185,7 @@ def test_the_whole_runs_in_kfp_with_words_that_others_replace(tmp_path: Path, vo
     perform("train", definition)
     run = steps.Run(definition, "monday", volume)
     variables = {steps.VOLUME_VARIABLE: str(volume)}
-    done = kfp_environment.run_pipeline(definition, "monday", run.folder / "kfp", variables, show=False)
+    done = kfp_environment.run_pipeline(definition, "monday", run.folder / "kfp", variables, print)
     assert done, (run.folder / "kfp/kfp.log").read_text()
     assert (run.folder / "said").read_text() == "python3 monday $(RUN) {{x}}\n"
     published = run.result("publish")
