@@ -5,7 +5,9 @@ Each test leaves the stack as it found it: up, with a healthy job that trains.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -41,3 +43,31 @@ def test_the_healthy_job_is_listed_as_running(stack: Stack) -> None:
     """Without which the tests below would say nothing."""
     jobs = {job["job"]: job for job in stack.json("jobs")["jobs"]}
     assert jobs[HEALTHY]["state"] == "Running"
+
+
+def test_a_workflow_trains_on_the_stack_and_publishes_what_is_good_enough(stack: Stack) -> None:
+    """Interrupted after the training, it goes on with the evaluation; a job that fails, fails its step."""
+    file = CHECKOUT / "training/examples/digits_workflow.yaml"
+    done = stack.json("workflow", "run", file, "--run", "one")
+    assert (done["state"], done["job"], list(done["steps"])) == (
+        "Succeeded",
+        "digits-one",
+        ["prepare", "train", "evaluate", "publish"],
+    )
+    assert done["metrics"]["accuracy"] >= 0.93
+    for step in ("evaluate", "publish"):
+        (Path(done["folder"]) / "steps" / f"{step}.json").unlink()
+    again, said = stack.run("workflow", "run", file, "--run", "one", "--json")
+    assert "train: done before" in said
+    assert json.loads(again)["version"] == done["version"] == stack.json("workflow", "history", file)["current"]
+
+    job = yaml.safe_load((file.parent / "digits_workflow_job.yaml").read_text())
+    job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] += ["--epochs=none"]
+    (stack.folder / "digits_workflow_job.yaml").write_text(yaml.safe_dump(job))
+    (stack.folder / file.name).write_text(file.read_text())
+    out, _ = stack.run("workflow", "run", stack.folder / file.name, "--run", "two", "--json", code=1)
+    failed = json.loads(out)
+    assert (failed["state"], failed["failed"], list(failed["steps"])) == ("Failed", "train", ["prepare"])
+    assert failed["reason"].startswith("job digits-two has failed (")
+    for name in ("digits-one", "digits-two"):
+        stack.run("cancel", name, "--yes", "--wait")
