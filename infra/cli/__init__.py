@@ -24,6 +24,7 @@ from infra.cli import (
     images,
     job_details,
     jobs,
+    recommend,
     run,
     simulate,
     stack,
@@ -40,7 +41,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (stack, cost, diagram, jobs, job_details, diagnose, run, template, gpus, explain, doctor, simulate):
+_TOPICS = (
+    stack,
+    cost,
+    diagram,
+    jobs,
+    job_details,
+    recommend,
+    diagnose,
+    run,
+    template,
+    gpus,
+    explain,
+    doctor,
+    simulate,
+)
+for module in _TOPICS:
     module.register(app)
 app.add_typer(drill.app, name="drill")
 app.add_typer(engines.app, name="engines")

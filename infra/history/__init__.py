@@ -11,7 +11,7 @@ from infra.history.model import (
     Step,
     World,
 )
-from infra.history.reader import Reader, history, of_job, progress_in
+from infra.history.reader import Reader, events_of, history, progress_in
 
 __all__ = [
     "Checkpoint",
@@ -24,7 +24,7 @@ __all__ = [
     "Resume",
     "Step",
     "World",
+    "events_of",
     "history",
-    "of_job",
     "progress_in",
 ]

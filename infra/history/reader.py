@@ -25,7 +25,7 @@ from infra.history.model import (
 from infra.jobs import Progress, parse_progress
 
 if TYPE_CHECKING:
-    from infra.jobs import Jobs, LogLine
+    from infra.jobs import Jobs
 
 _START: Final = '{"trainyard"'
 _END_OF_TIME: Final = 253_402_300_800.0  # the year 10000, which no clock of a worker says
@@ -175,18 +175,17 @@ def progress_in(source: str, lines: Iterable[str]) -> Iterator[Progress]:
             yield event
 
 
-def of_job(jobs: Jobs, job: str) -> JobHistory:
-    """The history of a job from the logs of the workers that are there.
+def events_of(jobs: Jobs, job: str) -> Iterator[Progress]:
+    """The progress lines in the logs of the workers of a job that are there.
 
     Raises:
         JobError: there is no such job, or the API server does not answer.
     """
     jobs.existing(job)
-    return history(job, _progress(line for log in jobs.logs(job) for line in log))
-
-
-def _progress(lines: Iterable[LogLine]) -> Iterator[Progress]:
-    return (event for line in lines if (event := parse_progress(line.pod, line.text)))
+    for log in jobs.logs(job):
+        for line in log:
+            if event := parse_progress(line.pod, line.text):
+                yield event
 
 
 def _history(job: str, told: list[Progress], strangers: int) -> JobHistory:
