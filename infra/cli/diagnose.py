@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.cli import options
+from infra.cli import files, options
 from infra.cli.console import Steps, print_json, stdout
 from infra.cli.jobs import commands_for
 from infra.cli.workspace import Workspace
@@ -26,6 +27,10 @@ def diagnose(
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="Only this job; without it all jobs of the stack.")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write all that was looked at, without secrets, as FILE (.tar.gz)."),
+    ] = None,
     stack: options.Stack = "local",
     json: options.Json = False,
 ) -> None:
@@ -44,6 +49,12 @@ def diagnose(
     steps = Steps()
     snapshot = gather(jobs, stack, lambda name: commands_for(workspace, jobs, name), job, steps.say)
     found = findings(snapshot)
+    if bundle is not None:
+        from infra.diagnose.bundle import archive, contents  # noqa: PLC0415
+
+        told = contents(snapshot, found, workspace.settings.model_dump(mode="json", by_alias=True))
+        files.write(bundle, archive(told, snapshot), private=True)
+        steps.say(f"{bundle}: {len(told)} files; look through them before you hand them on")
     if json:
         looked = [view.name for view in snapshot.jobs]
         print_json({"stack": stack, "jobs": looked, "findings": [finding.document() for finding in found]})

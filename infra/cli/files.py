@@ -11,12 +11,13 @@ from pathlib import Path
 from infra.errors import TrainyardError, UsageError
 
 
-def write(file: Path, content: str | bytes) -> None:
+def write(file: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file; one that was there stays until the new one is complete.
 
     Args:
         file: where. What is no ordinary file, as `/dev/stdout` or a pipe, is written into, never replaced.
         content: what; text in UTF-8.
+        private: only its owner may read it; else who may is up to the umask.
 
     Raises:
         UsageError: it cannot be written there.
@@ -28,21 +29,22 @@ def write(file: Path, content: str | bytes) -> None:
             with file.open("wb") as opened:
                 opened.write(data)
         else:
-            _replace(file, data)
+            _replace(file, data, private=private)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
             raise TrainyardError(f"{file} cannot be written: {error.strerror}") from None
         raise UsageError(f"{file} cannot be written: {error.strerror}. Name another file") from None
 
 
-def _replace(file: Path, data: bytes) -> None:
+def _replace(file: Path, data: bytes, *, private: bool) -> None:
     descriptor, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name[:60]}-")
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
+        if not private:  # which it is as made
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)
         Path(name).replace(file)
     except BaseException:
         with contextlib.suppress(OSError):
