@@ -3,7 +3,6 @@
 Used by the tests, and by `benchmarks/notices.py` for many times.
 """
 
-import signal
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -93,10 +92,12 @@ class Drill:
         (self.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
         self.job = Job(self.folder, self.etcd, ["train.py"], nnodes="1:4", run=self.folder.name)
 
-    def start(self, *options: str) -> Node:
-        """One more node, with a cloud of its own."""
+    def start(self, *options: str, is_wanted: bool = False) -> Node:
+        """One more node, with a cloud of its own, which may want it back already."""
         cloud = AwsServer()
         cloud.__enter__()
+        if is_wanted:
+            cloud.interrupt("terminate", (datetime.now(UTC) + NOTICE).isoformat())
         environment = {"TRAINYARD_NOTICES": "aws", "TRAINYARD_METADATA_ENDPOINT": cloud.endpoint}
         node = Node(self.job.start(f"n{len(self.nodes)}", *options, environment=environment), cloud)
         self.nodes.append(node)
@@ -196,8 +197,3 @@ def drill(folder: Path, etcd: Etcd) -> Iterator[Drill]:
         yield made
     finally:
         made.stop()
-
-
-def freeze(node: Node) -> None:
-    """Its computer stands still: nobody refuses a connection, and nobody answers."""
-    node.agent.signal_tree(signal.SIGSTOP)

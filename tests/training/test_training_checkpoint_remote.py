@@ -332,6 +332,30 @@ def test_a_store_that_throttles_and_breaks_connections_gets_it_in_the_end(tmp_pa
     assert newest.step == 20
 
 
+@pytest.mark.parametrize(
+    ("denied", "message"),
+    [
+        ({"PUT", "POST"}, r"s3://checkpoints/denied cannot be written: .*Access Denied"),
+        ({"GET", "HEAD"}, r"s3://checkpoints/denied cannot be read: .*(Access Denied|Forbidden)"),
+    ],
+    ids=["write", "read"],
+)
+def test_a_role_without_the_right_is_told_at_once(tmp_path: Path, s3: str, denied: set[str], message: str) -> None:
+    path = save(CheckpointFolder(tmp_path / "local"), 10)
+    with ShakyProxy(s3) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        S3FileSystem.clear_instance_cache()
+        remote = Remote("s3://checkpoints/denied")
+        proxy.denied = denied
+        with pytest.raises(CheckpointError, match=message) as told:
+            remote.push(path)
+    S3FileSystem.clear_instance_cache()
+    assert SECRET not in str(told.value)
+    newest = CheckpointFolder(tmp_path / "local").newest()
+    assert newest is not None, "what is here already stays"
+    assert Remote("s3://checkpoints/denied").manifests() == [], "and nothing half is there"
+
+
 def test_no_secret_is_in_a_log_or_a_message(
     tmp_path: Path,
     s3: str,
@@ -408,6 +432,7 @@ class ShakyProxy:
 
     def __init__(self, behind: str) -> None:
         self.accidents: list[str] = []
+        self.denied: set[str] = set()  # methods
         shaky = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -415,6 +440,9 @@ class ShakyProxy:
 
             def _pass(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if self.command in shaky.denied:
+                    self._answer(403, b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>", {})
+                    return
                 match shaky.accidents.pop(0) if shaky.accidents else "":
                     case "cut":
                         self.close_connection = True

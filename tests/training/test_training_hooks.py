@@ -164,6 +164,8 @@ def test_whoever_survives_keeps_its_process_and_no_step_is_lost(job: Job) -> Non
     check_result(job)
     assert not job.events("restored")
     records = [record for record in first.events("recovery") if record["cause"] != "start" and record["step"]]
+    # On a slow machine the second node comes when the first has begun alone.
+    records = records[[record["cause"] for record in records].index("worker_killed") :]
     assert [records[0][name] for name in ("cause", "kept", "forked")] == ["worker_killed", 1, 1]
     assert len(records) >= 4
     assert {(record["kept"], record["forked"]) for record in records[1:]} == {(2, 0)}

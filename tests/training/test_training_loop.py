@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
@@ -36,6 +36,13 @@ def as_before() -> Iterator[None]:
     signal.signal(signal.SIGTERM, handler)
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Samples one after the other, nobody knows how many."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter([(torch.zeros(WIDTH).double(), torch.zeros(1).double())])
 
 
 def line_data() -> TensorDataset:
@@ -297,6 +304,7 @@ def test_lines_that_are_missing_are_named(
     ("options", "sentence"),
     [
         ({"data": TensorDataset(torch.zeros(0, WIDTH), torch.zeros(0, 1))}, "the data set is empty"),
+        ({"data": Stream()}, "Stream has no length, so nobody can say which samples a step has"),
         ({"global_batch": 0}, "the global batch must be at least 1"),
         ({"epochs": 0}, "either epochs or steps"),
         ({"epochs": 1, "steps": 3}, "either epochs or steps"),
@@ -346,6 +354,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 def test_nothing_to_measure_is_an_error_in_words() -> None:
     with pytest.raises(LoopError, match="the data set is empty"):
         Loop().measure(TensorDataset(torch.zeros(0)), lambda _: None)
+    with pytest.raises(LoopError, match="ShardedDataset, whose `count_shards` counts the samples once"):
+        Loop().measure(Stream(), lambda _: None)
 
 
 def test_metrics_over_samples_count_every_sample_once() -> None:

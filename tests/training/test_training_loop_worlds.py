@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from local_agents import PATIENCE, ROOT, Etcd, Job, etcd_server, wait_for
+from local_agents import PATIENCE, ROOT, Agent, Etcd, Job, etcd_server, wait_for
 
 from training.launch import exit_codes
 
@@ -83,6 +84,19 @@ def is_close(ours: Any, theirs: Any) -> bool:
     return bool(abs(ours - theirs) < 1e-9)
 
 
+def start(job: Job, name: str) -> Agent:
+    """A node whose pod has annotations, as the kubelet keeps them in a file."""
+    file = job.folder / f"annotations-{name}"
+    file.touch()
+    return job.start(name, "--notices=kubernetes", environment={"TRAINYARD_POD_ANNOTATIONS": str(file)})
+
+
+def annotate(job: Job, name: str, key: str, value: str) -> None:
+    new = job.folder / "annotations.new"
+    new.write_text(f'{key}="{value}"\n')
+    new.replace(job.folder / f"annotations-{name}")
+
+
 def go_through_worlds(job: Job) -> int:
     """All that happens to the job; returns how many steps it has made in the end."""
     world = 0
@@ -92,20 +106,27 @@ def go_through_worlds(job: Job) -> int:
         begun = job.wait_for_step(1, newer_than=world, world_size=size)
         world = job.wait_for_step(begun["step"] + 3, newer_than=world, world_size=size)["generation"]
 
-    a = job.start("a")
+    a = start(job, "a")
     next_world(1)
-    b, c = job.start("b"), job.start("c")
+    b, c = start(job, "b"), start(job, "c")
     next_world(3)
+    annotate(job, "b", "trainyard.dev/rebalance", "2030-05-04T03:02:01Z")
+    saved = wait_for(
+        lambda: [event for event in job.events("checkpoint") if event.get("at_notice")], "a save at the warning"
+    )
+    after = job.wait_for_step(saved[0]["step"] + 3, newer_than=world - 1)
+    assert after["generation"] == world, "a warning saves, and all go on"
     os.kill(b.worker(), signal.SIGKILL)
     next_world(3)
     c.process.send_signal(signal.SIGTERM)
     assert c.wait() == exit_codes.PREEMPTED, job.tail()
     next_world(2)
-    d, e = job.start("d"), job.start("e")
+    d, e = start(job, "d"), start(job, "e")
     next_world(4)
     d.signal_tree(signal.SIGKILL)
     next_world(3)
-    a.process.send_signal(signal.SIGTERM)  # it has been there from the beginning
+    reclaim_at = datetime.now(UTC) + timedelta(minutes=2)
+    annotate(job, "a", "trainyard.dev/reclaim-at", reclaim_at.isoformat())  # it has been there from the beginning
     assert a.wait() == exit_codes.PREEMPTED, job.tail()
     next_world(2)
     (job.folder / "hurry").touch()

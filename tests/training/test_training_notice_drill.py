@@ -1,5 +1,6 @@
 """Notices of a cloud to real launchers: nothing is lost, and nobody waits longer than there is time."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,9 +40,16 @@ def test_a_warning_saves_and_a_notice_to_one_node_costs_no_step(job: Drill) -> N
     assert (outcome.code, outcome.steps_lost) == (exit_codes.PREEMPTED, 0), job.job.tail()
     (left,) = job.wait_for_world(1).values()
     assert left in before.values()
+
+    alone = job.generation()
+    restarted = job.start(is_wanted=True)
+    wait_for(lambda: [e for e in restarted.agent.events("notice") if "not joining" in e["message"]], "it to stay away")
+    restarted.agent.process.send_signal(signal.SIGTERM)
+    assert restarted.agent.wait() == exit_codes.of_signal(signal.SIGTERM)
     job.finish(first)
     assert job.steps_made_twice() == []
     assert len(job.job.events("saved")) == 1, "the others have the state"
+    assert max(event["generation"] for event in job.job.events("step")) == alone, "nobody has noticed it"
     plans = [event["message"] for event in second.agent.events("notice") if "reclaimed in" in event["message"]]
     (plan,) = plans
     assert plan.endswith("leaving after this step")

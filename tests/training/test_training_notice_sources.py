@@ -261,6 +261,28 @@ def test_a_notice_is_told_once_and_the_launcher_is_woken(
     assert [(event["kind"], event["source"]) for event in told] == [("rebalance", "aws"), ("leave", "aws")]
 
 
+def test_a_node_that_is_wanted_back_does_not_join_unless_it_is_not_taken(
+    aws: AwsServer, heard: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "OVERDUE", timedelta(seconds=0.2))
+    aws.interrupt("terminate", (datetime.now(UTC) - timedelta(minutes=9)).isoformat())
+    guard = Watch("aws", signal.SIGTERM, is_member=False)
+    try:
+        wait_for(lambda: guard.leaving, "the notice")
+        guard.stay_away()
+        assert not heard, "there is nothing to leave"
+        assert guard.leaving is None
+        aws.interrupt("stop", datetime.now(UTC).isoformat())
+        wait_for(lambda: heard, "the next notice, which counts as any other")
+    finally:
+        guard.close()
+    told = [json.loads(line)["message"] for line in capfd.readouterr().out.splitlines()]
+    assert [message for message in told if "join" in message] == [
+        "this node is wanted back (aws: instance-action terminate): not joining the job",
+        "this node has not been taken: joining the job",
+    ]
+
+
 @pytest.mark.parametrize("chosen", ["aws", "auto"])
 def test_where_there_is_no_cloud_the_watch_ends_by_itself(
     chosen: str, heard: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

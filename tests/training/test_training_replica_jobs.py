@@ -84,6 +84,28 @@ PLAIN = """
     emit("result", step=step)
     memory.close()
 """
+# Waits at a step to be killed, so the test does not have to be quick.
+LOOP = """
+    import time
+    from pathlib import Path
+    import torch
+    from torch.utils.data import TensorDataset
+    from training.loop import Loop
+
+    model = torch.nn.Linear(3, 1)
+    loop = Loop(replica=True, log_every=1)
+    data = TensorDataset(torch.ones(64, 3))
+    loop.setup(model, torch.optim.Adam(model.parameters()), data, global_batch=8, steps=30)
+
+    def train(network):
+        for (samples,) in loop.batches():
+            loop.backward(network(samples).square().mean())
+            loop.step()
+            while loop.state.step == 20 and not Path("killed").exists():
+                time.sleep(0.05)
+
+    loop.run(train)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +174,19 @@ def test_the_death_of_all_workers_costs_at_most_a_step(job: Job) -> None:
     after = world(job, 2, newer_than=before_all[0]["generation"])
     assert steps_lost(job, after) <= 1
     finish(job, [first, second])
+
+
+@pytest.mark.parametrize("job", [LOOP], indirect=True, ids=["loop"])
+def test_the_loop_has_it_by_an_argument(job: Job) -> None:
+    only = start(job, "only")
+    job.wait_for_step(20)
+    os.kill(only.worker(), signal.SIGKILL)
+    (job.folder / "killed").touch()
+    assert only.wait() == exit_codes.FINISHED, job.tail()
+    first, second = job.events("resume")
+    assert (first["step"], first["checkpoint"], second["checkpoint"]) == (0, "", ""), "no checkpoint was written"
+    assert 19 <= second["step"] <= 20, "of the step that was told complete at most one is made again"
+    assert list((job.folder / "memory-only").iterdir()) == [], "memory is free again"
 
 
 @pytest.mark.parametrize("job", [PLAIN], indirect=True, ids=["no hooks"])

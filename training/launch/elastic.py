@@ -63,7 +63,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from training.launch import exit_codes, notices, torch_private
+from training.launch import exit_codes, meeting, notices, torch_private
 from training.launch.environment import CONTROL, GENERATION, RUN
 from training.launch.lease import StepLease
 from training.launch.peers import is_lost_peer
@@ -448,13 +448,7 @@ class _Group:
 
         Closing them would not do: a data loader's process that was forked from us holds them open.
         """
-        for number, identity in self._sockets:
-            with contextlib.suppress(OSError):
-                duplicate = socket.socket(fileno=os.dup(number))
-                with duplicate:
-                    if str(Path(f"/proc/self/fd/{duplicate.fileno()}").readlink()) == identity:
-                        duplicate.getpeername()  # fails for a socket that listens; gloo would not survive its end
-                        duplicate.shutdown(socket.SHUT_RDWR)
+        _shut(self._sockets)
 
     def close(self, *, broken: bool) -> None:
         """Take the group down."""
@@ -474,6 +468,18 @@ def _sockets() -> set[tuple[int, str]]:
             if (target := str(entry.readlink())).startswith("socket:"):
                 found.add((int(entry.name), target))
     return found
+
+
+def _shut(sockets: set[tuple[int, str]], *, port: int | None = None) -> None:
+    """Shut those of these sockets that are connections (to a port); who waits at either end gets an error at once."""
+    for number, identity in sockets:
+        with contextlib.suppress(OSError):
+            duplicate = socket.socket(fileno=os.dup(number))
+            with duplicate:
+                if str(Path(f"/proc/self/fd/{duplicate.fileno()}").readlink()) == identity:
+                    peer = duplicate.getpeername()  # fails for a socket that listens; gloo would not survive its end
+                    if port is None or (isinstance(peer, tuple) and peer[1] == port):
+                        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 class _Session:
@@ -569,16 +575,8 @@ class _Session:
         Others may have the state, or may be gone: so the first that leaves saves it.
         """
         state._put_back()  # noqa: SLF001
-        try:
-            saves = self._save is None or self._store is None or self._store.add("leaving", 1) == 1
-            while not saves and self._store is not None and not self._store.check(["saved"]):
-                if self._channel and self._channel.halt == "hard":  # no more time to wait
-                    saves = self._world.local_rank == 0
-                    break
-                time.sleep(MEETING_POLL.total_seconds())
-        except dist.DistError:  # the node with the store is gone, and perhaps the one that saves
-            saves = self._world.local_rank == 0
-        self._leave(state, saves=saves, waits=False)
+        saves = self._save is None or self._store is None or meeting.is_first_to_leave(self._store)
+        self._leave(state, saves=saves)
 
     def _reduce(self, values: Tensor | None, flags: list[bool]) -> tuple[Tensor, list[int]]:
         """The sums of the caller's values, and on how many ranks each flag is set."""
@@ -695,9 +693,16 @@ class _Session:
             mine["replica"] = self._in_memory and [self._in_memory.generation, self._in_memory.step]
         world = self._world
         self._store = store = HashStore() if world.size == 1 else self._connect()
-        store.set(f"here/{world.rank}", json.dumps(mine))
-        self._await_all("here")
-        summaries = [json.loads(store.get(f"here/{rank}")) for rank in range(world.size)]
+        meeting.come(store, world.rank, json.dumps(mine))
+        try:
+            said = meeting.meet(store, world.size, is_wanted=self._is_wanted, timeout=self._timeout)
+        except meeting.CalledOffError:
+            if self._channel is not None:
+                raise _WorldChangedError from None
+            if self._is_leaving():
+                self._leave(state, saves=world.local_rank == 0)
+            raise dist.DistStoreError("a rank of this world has left before it had begun") from None
+        summaries = [json.loads(text) for text in said]
         if self._channel:
             self._channel.on_break(lambda: False)  # what waits for connections cannot be interrupted
         self._group = _Group(PrefixStore("group", store), world, self._backend, self._timeout)
@@ -718,33 +723,39 @@ class _Session:
             try:
                 store = TCPStore(address, port, is_master=False, timeout=CONNECT_ATTEMPT)
             except dist.DistError:
-                self._check_hard_halt()
+                if not self._is_wanted():
+                    raise _WorldChangedError from None
                 if time.monotonic() >= deadline:
                     raise
             else:
                 store.set_timeout(self._timeout)
+                if self._channel:
+                    self._channel.on_break(self._disconnect_from_store)
+                    self._check_hard_halt()
                 return PrefixStore(_prefix(), store)
 
-    def _await_all(self, what: str) -> None:
-        """Wait until each rank has written its key; ends when the world does."""
-        keys = [f"{what}/{rank}" for rank in range(self._world.size)]
-        deadline = time.monotonic() + self._timeout.total_seconds()
-        assert self._store is not None  # noqa: S101
-        while not self._store.check(keys):
-            self._check_hard_halt()
-            if time.monotonic() >= deadline:
-                raise dist.DistStoreError(f"not all ranks have come within {self._timeout.total_seconds():g} s")
-            time.sleep(MEETING_POLL.total_seconds())
+    def _is_wanted(self) -> bool:
+        """Whether a world that has not begun is still to begin."""
+        return not self._is_leaving() and not (self._channel and self._channel.halt)
+
+    def _is_broken(self) -> bool:
+        return self._channel is not None and self._channel.halt == "hard"
+
+    def _disconnect_from_store(self) -> bool:
+        """End a call to the store, which does not return while the node that serves it stands still."""
+        _shut(_sockets(), port=int(os.environ["MASTER_PORT"]))
+        return True
 
     def _check_hard_halt(self) -> None:
-        if self._channel and self._channel.halt == "hard":
+        if self._is_broken():
             raise _WorldChangedError
 
     def _part(self) -> None:
         """`train` has returned. Wait for the others: whoever is lost now finds the state with us."""
         if self._store is not None:
-            self._store.set(f"done/{self._world.rank}", "1")
-            self._await_all("done")
+            if self._channel:
+                self._channel.on_break(self._disconnect_from_store)  # nobody waits in a collective any more
+            meeting.finish(self._store, self._world.rank, self._world.size, self._check_hard_halt, self._timeout)
         if self._channel:
             self._channel.send(kind="done")
 
@@ -769,19 +780,23 @@ class _Session:
         os.environ.update(told["environment"])
         self._world = self._world_of_environment()
 
-    def _leave(self, state: State, *, saves: bool, waits: bool = True) -> NoReturn:
-        """All go: save and end. Without a way to save the exit code does not say that the state is safe."""
+    def _leave(self, state: State, *, saves: bool) -> NoReturn:
+        """All go: save, or wait until another rank has, and end: 75 says that the checkpoint is there.
+
+        Without a way to save the exit code does not say that the state is safe.
+        """
         if self._save is None:
             raise SystemExit(exit_codes.of_signal(15))
+        if (
+            not saves
+            and self._store is not None
+            and not meeting.is_saved_by_another(self._store, is_broken=self._is_broken)
+        ):
+            logger.warning("the rank that saves gives no sign of life: saving in its place")
+            saves = self._world.local_rank == 0
         if saves and state.__dict__["_lineage"]:
-            self._save_now(state)
-        if self._store is not None:
-            # Wait for the one that saves: 75 says that the checkpoint is there.
-            if saves:
-                with contextlib.suppress(dist.DistError):  # served by a node that is gone: nobody waits
-                    self._store.set("saved", "1")
-            elif waits:
-                self._store.wait(["saved"], self._timeout)
+            with contextlib.nullcontext() if self._store is None else meeting.saving(self._store):
+                self._save_now(state)
         raise SystemExit(exit_codes.PREEMPTED)
 
     def _save_and_go_on(self, state: State) -> None:

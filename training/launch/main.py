@@ -490,6 +490,7 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
 
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = args.signals_to_handle
     _raise_on_signals(args.signals_to_handle)
+    notices = watch.Watch(args.notices or watch.AUTO, watch.wake_signal(args.signals_to_handle), is_member=False)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         spec = WorkerSpec(
             role=config.role,
@@ -514,12 +515,13 @@ def _launch_with_etcd(args: argparse.Namespace, template: Template | None) -> in
             progress_file=Path(scratch) / "progress",
             rules=_rules(args),
             longest_pause=float(args.restart_pause or LONGEST_PAUSE),
-            watch=watch.Watch(args.notices or watch.AUTO, watch.wake_signal(args.signals_to_handle)),
+            watch=notices,
         )
         try:
             if template is not None and not template.wait_until_ready():
                 _say("the process that starts workers did not come up; workers start as fresh interpreters")
             scrape.serve_if_asked(agent.recorder, step=agent.progress, restarts_left=lambda: agent.restarts_left)
+            notices.stay_away()
             result = _run(agent, args.signals_to_handle)
         except SignalException as error:
             if not agent.left:

@@ -26,14 +26,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset
 
 from training.checkpoint.folder import CheckpointError, CheckpointFolder, StaleWriterError, Writer
 from training.checkpoint.remote import Remote, Syncer
@@ -41,18 +40,19 @@ from training.checkpoint.replica import Replica
 from training.checkpoint.retention import Retention
 from training.checkpoint.saver import AsyncSaver
 from training.checkpoint.state import MismatchError, gather, restore
-from training.data.cursor import SampleCursor, rank_slice
+from training.data.cursor import SampleCursor
 from training.data.loader import MicroBatch, StepLoader
 from training.data.seeding import seed_step
 from training.data.shards import ShardedDataset
 from training.data.stock import StockCursor
 from training.launch import elastic, environment, exit_codes
 from training.loop.ddp import DdpOptions, Exchange, distribute
+from training.loop.measure import measure, on_device, size_of
 from training.loop.schedule import Schedule
 from training.metrics.progress import emit
 from training.metrics.sinks import Sink, SinkError
 from training.metrics.timing import StepClock
-from training.metrics.totals import Totals, merged
+from training.metrics.totals import Totals
 from training.metrics.worker import WorkerMetrics
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,8 @@ class Loop:
         Args:
             model: on its device already; not yet in DistributedDataParallel.
             optimizer: of its parameters.
-            data: gives samples by id; a `training.data.shards.ShardedDataset` is read from front to back.
+            data: gives samples by id, and has a length; a stream does as a `training.data.shards.ShardedDataset`,
+                which is read from front to back.
             global_batch: samples per step, over all ranks; the same for every world.
             epochs: passes over the data; or `steps`.
             steps: optimizer steps of the whole run; or `epochs`.
@@ -309,7 +310,7 @@ class Loop:
                     self._micro = _Micro(micro, batch_size=step.batch_size, is_first=is_first)
                     stack.enter_context(micro.sync(self._network))
                     stack.enter_context(self._autocast())
-                    yield _on_device(micro.data, world.device)
+                    yield on_device(micro.data, world.device)
                 self._clock.lap("forward")
                 if not self._micro.is_used:
                     raise LoopError("a micro-batch had no backward pass: call loop.backward(loss) for each")
@@ -431,35 +432,26 @@ class Loop:
             loading: options of torch's DataLoader.
 
         Raises:
-            LoopError: the data set is empty.
+            LoopError: the data set is empty, or has no length.
         """
-        size = len(cast("Sequence[Any]", data))
-        if not size:
-            raise LoopError("there is nothing to measure: the data set is empty")
-        for metric in (metrics or {}).values():
-            metric.reset()
-        mine = rank_slice(np.arange(size), self.world.rank, self.world.size)
-        batches = DataLoader(Subset(data, mine.tolist()), batch_size=batch_size, **loading)
-        sums: dict[str, tuple[float, int]] = {}
-        modes = {module: module.training for module in self._model.modules()}
-        self._model.eval()
         try:
-            with torch.no_grad(), self._autocast():
-                for batch in batches if len(mine) else ():
-                    self.state.check()
-                    figures = function(*_arguments(_on_device(batch, self.world.device)))
-                    for name, values in (figures or {}).items():
-                        total, count = sums.get(name, (0.0, 0))
-                        sums[name] = (total + values.double().sum().item(), count + values.numel())
-        finally:  # a new world may come in between
-            for module, was_training in modes.items():
-                module.training = was_training
-        means = _means(sums)
-        for name, metric in (metrics or {}).items():
-            value = merged(metric)
-            if value.numel() == 1:
-                means[name] = float(value)
-        return means
+            num_samples = size_of(data)
+        except ValueError as error:
+            raise LoopError(str(error)) from error
+        if not num_samples:
+            raise LoopError("there is nothing to measure: the data set is empty")
+        return measure(
+            self._model,
+            data,
+            function,
+            num_samples=num_samples,
+            world=self.world,
+            check=self.state.check,
+            autocast=self._autocast(),
+            batch_size=batch_size,
+            metrics=metrics or {},
+            loading=loading,
+        )
 
     def _prepare(self, evaluate: Callable[[], Mapping[str, float]] | None) -> None:
         """Everything that does not depend on the world."""
@@ -468,7 +460,7 @@ class Loop:
         epochs, steps = self._length
         try:
             self._cursor = self._given_cursor or SampleCursor(
-                num_samples=len(cast("Sequence[Any]", self._data)),
+                num_samples=size_of(self._data),
                 **self._cursor_options,
                 shards=self._data.sizes if isinstance(self._data, ShardedDataset) else (),
             )
@@ -773,35 +765,5 @@ def _end(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
-def _means(sums: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    """Means over the ranks; one that had no samples does not know the names."""
-    parts: list[Any] = [sums]
-    if dist.get_world_size() > 1:
-        parts = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, sums)
-    totals: dict[str, tuple[float, int]] = {}
-    for part in parts:
-        for name, (total, count) in part.items():
-            before = totals.get(name, (0.0, 0))
-            totals[name] = (before[0] + total, before[1] + count)
-    return {name: total / count for name, (total, count) in totals.items()}
-
-
 def _device_type(model: nn.Module) -> str:
     return next((parameter.device.type for parameter in model.parameters()), "cpu")
-
-
-def _arguments(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch) if isinstance(batch, list | tuple) else (batch,)
-
-
-def _on_device(batch: Any, device: torch.device) -> Any:
-    """Move what is a tensor; from pinned memory without waiting."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: _on_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        moved = [_on_device(value, device) for value in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    return batch
