@@ -96,7 +96,7 @@ bench-chaos: setup ## 200 random faults on one job, and what must hold neverthel
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/chaos.py
 
 bench-notices: setup ## 20 notices to one node and 20 to all: steps lost, and seconds (6 minutes)
-	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/notices.py --write-docs
 
 bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,000 workers, kubelets simulated (20 minutes)
 	@PYTHONPATH=.:tests/controller .venv/bin/python benchmarks/controller.py --write-docs
@@ -105,7 +105,7 @@ bench-checkpoint: .venv/installed ## measure how long training stands still for 
 	@PYTHONPATH=. .venv/bin/python benchmarks/checkpoint.py --write-docs
 
 bench-work-lost: setup ## kill workers and nodes 20 times each, and count the steps that are made again (ten minutes)
-	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/work_lost.py
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/work_lost.py --write-docs
 
 # The lock keeps two of them, started at once, from building one environment together.
 .venv/installed: requirements/dev.txt pyproject.toml

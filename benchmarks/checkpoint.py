@@ -17,7 +17,6 @@ The first save of each kind is shown by itself: it makes the buffers.
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -25,12 +24,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from results import measured, write_section
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -49,9 +48,6 @@ ORDINARY_STEPS: Final = 5
 SMALL: Final = 512
 LARGE: Final = 4096
 GOAL_MS: Final = 10
-DOCS: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
-BEGIN: Final = "<!-- checkpoint: written by `make bench-checkpoint` -->"
-END: Final = "<!-- end of checkpoint -->"
 
 
 class Training:
@@ -223,11 +219,7 @@ def judged(results: list[Result], megabytes: int) -> str:
 
 
 def write_docs(tables: dict[int, list[Result]], batch: int, sent: list[int]) -> None:
-    torch_version, load = torch.__version__.partition("+")[0], os.getloadavg()[1]
-    measured = (
-        f"Measured on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, torch {torch_version}, load {load:.0f}; "
-    )
-    lines = [measured + f"medians; steps with a batch of {batch}, which use all cores."]
+    lines = [f"{measured()}; medians; steps with a batch of {batch}, which use all cores."]
     for megabytes, results in tables.items():
         lines += [
             "",
@@ -241,11 +233,7 @@ def write_docs(tables: dict[int, list[Result]], batch: int, sent: list[int]) -> 
     first, second, again = (f"{number / 1e6:.1f} MB" for number in sent)
     told = f"the next, of a model of which a quarter is trained, {second}; it once more, {again}."
     lines += ["", f"Sent to a second place: the first checkpoint {first}; {told}"]
-    head, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    assert tail, f"{DOCS} has no {BEGIN}"
-    text = "\n".join(lines)
-    DOCS.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+    write_section("checkpoint", "\n".join(lines))
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from local_agents import etcd_server
 from notice_drill import Drill, Outcome, drill
+from results import measured, write_section
 from rich.console import Console
 
 from infra.cli.console import table
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=20, help="notices of each kind")
     parser.add_argument("--only", choices=("one", "all"), help="notices to one node of two, or to both")
     parser.add_argument("--json", type=Path, default=Path("build/notices.json"), metavar="FILE")
+    parser.add_argument("--write-docs", action="store_true", help="write the results to docs/benchmarks.md")
     args = parser.parse_args(argv)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -81,14 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 outcomes += run(job, args.times)
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
-    shown = table("notice", "times", "steps lost", "ended with 75", "median s", "longest s")
+    columns = ("notice", "times", "steps lost", "ended with 75", "median s", "longest s")
+    shown = table(*columns)
+    lines = [f"{measured()}.", "", f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for kind, title in (("one", "to one node of two"), ("all", "to both nodes")):
         of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
         if not of_kind:
             continue
         seconds = [outcome.seconds for outcome in of_kind]
         saved = sum(outcome.code == exit_codes.PREEMPTED for outcome in of_kind)
-        shown.add_row(
+        row = (
             title,
             str(len(of_kind)),
             str(sum(outcome.steps_lost for outcome in of_kind)),
@@ -96,7 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{statistics.median(seconds):.1f}",
             f"{max(seconds):.1f}",
         )
+        shown.add_row(*row)
+        lines.append(f"| {' | '.join(row)} |")
     Console().print(shown)
+    if args.write_docs:
+        write_section("notices", "\n".join(lines))
     return int(any(outcome.steps_lost or outcome.code != exit_codes.PREEMPTED for outcome in outcomes))
 
 

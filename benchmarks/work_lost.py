@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from local_agents import Agent, Etcd, Job, etcd_server
+from results import measured, write_section
 from rich.console import Console
 from rich.table import Table
 from test_training_replica_jobs import HOOKS, PLAIN, start, steps_lost, world
@@ -89,10 +90,20 @@ def measure(name: str, etcd: Etcd, folder: Path, repeats: int) -> list[int]:
     return lost
 
 
+def write_docs(results: dict[str, list[int]]) -> None:
+    lines = [f"{measured()}.", "", "| accident | times | steps lost: worst | in all | goal |", "| --- " * 5 + "|"]
+    for kind, lost in results.items():
+        goal = GOALS[kind]
+        verdict = "reached" if max(lost) <= goal else "missed"
+        lines.append(f"| {kind} | {len(lost)} | {max(lost)} | {sum(lost)} | at most {goal}: {verdict} |")
+    write_section("work lost", "\n".join(lines))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=20, help="accidents of each kind")
     parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--write-docs", action="store_true", help="write the results to docs/benchmarks.md")
     args = parser.parse_args()
     results: dict[str, list[int]] = {}
     with tempfile.TemporaryDirectory(prefix="work-lost-") as name:
@@ -110,6 +121,8 @@ def main() -> int:
     Console().print(table)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
+    if args.write_docs:
+        write_docs(results)
     return int(any(max(lost) > GOALS[kind] for kind, lost in results.items()))
 
 
