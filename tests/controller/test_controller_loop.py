@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -292,6 +293,23 @@ def test_health_and_metrics_are_served(controller: ControllerProcess) -> None:
     assert metrics['trainyard_queue_seconds_bucket{le="+Inf"}'] == metrics["trainyard_queue_seconds_count"] > 0
     assert metrics["trainyard_pass_seconds_count"] > 0
     assert metrics["trainyard_workers_missing"] >= 0
+
+
+def test_each_line_of_its_log_is_json_and_names_the_job_it_is_about(
+    cluster: Cluster, controller: ControllerProcess
+) -> None:
+    namespace = cluster.namespace("log")
+    cluster.create(f"{JOBS}/namespaces/{namespace}/elasticjobs", elastic_job("digits"))
+
+    def lines() -> list[dict[str, Any]]:
+        whole, _, _ = controller.log.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def told() -> str:
+        return "; ".join(str(line["message"]) for line in lines() if line.get("job") == f"{namespace}/digits")
+
+    eventually("the job is told of", lambda: "takes care of this job" in told() and "created digits-worker-0" in told())
+    assert all({"time", "level", "message", "logger"} <= line.keys() for line in lines())
 
 
 def test_each_right_is_used_and_none_is_missing(cluster: Cluster, controller: ControllerProcess) -> None:
