@@ -68,12 +68,16 @@ lint: .venv/installed ## formatting, lint, types
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	test -z "$$(gofmt -l infra/local/process_runtime)"
+	$(MAKE) --no-print-directory docs
+
+docs: .venv/installed ## the documentation as a site (build/site), every page and link checked
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict --site-dir build/site
 
 lock: $(UV) .venv/installed ## write the locked requirements anew
 	@compile() { $(UV) pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
 	    --custom-compile-command "make lock" "$$@" pyproject.toml; }
 	compile --group dev -o requirements/dev.txt
-	for group in ci infra training controller policies; do
+	for group in ci docs infra training controller policies; do
 	  compile --group $$group -c requirements/dev.txt -o requirements/$$group.txt
 	done
 	.venv/bin/python -m images.locks $(UV)
@@ -103,6 +107,9 @@ bench-controller: setup ## measure the ElasticJob controller with 2,000 and 16,0
 
 bench-checkpoint: .venv/installed ## measure how long training stands still for a checkpoint, beside torch's own (ten minutes, 10 GB of disk)
 	@PYTHONPATH=. .venv/bin/python benchmarks/checkpoint.py --write-docs
+
+bench-simulation: setup ## let a real job live through a trace of spot machines, and compare the simulator with it (8 minutes)
+	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/simulation.py --write-docs
 
 bench-work-lost: setup ## kill workers and nodes 20 times each, and count the steps that are made again (ten minutes)
 	@PYTHONPATH=.:tests/training .venv/bin/python benchmarks/work_lost.py --write-docs
@@ -148,4 +155,4 @@ bench-work-lost: setup ## kill workers and nodes 20 times each, and count the st
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller bench-checkpoint bench-work-lost
+.PHONY: help up down clean setup preview docs test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller bench-checkpoint bench-simulation bench-work-lost
