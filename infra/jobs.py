@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import httpx2
 import lightkube
 import yaml
+from lightkube.config import client_adapter
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
@@ -180,6 +181,18 @@ class Jobs:
                     raise JobError(f"{path}: ElasticJob {name} contains itself (a YAML alias). Write it out.") from None
             done.append(name)
         return done
+
+    def create(self, job: dict[str, Any]) -> None:
+        """Submit a new job.
+
+        Args:
+            job: its manifest, of this namespace.
+
+        Raises:
+            JobError: there is a job of that name, or the API server refuses it.
+        """
+        with self._plain(f"the API server refuses ElasticJob {job['metadata']['name']}"):
+            self._client.create(ElasticJob(**job), namespace=self.namespace)
 
     def create_with_script(self, job: dict[str, Any], script: ConfigMap) -> None:
         """Submit a new job whose program comes from a ConfigMap, which goes with the job.
@@ -493,6 +506,21 @@ class Jobs:
     def follow(self, name: str) -> Follower:
         """Begin to read the progress lines of all workers of a job, those that come later included."""
         return Follower(self, name)
+
+    def server_version(self) -> str:
+        """The API server's own: `v1.36.3`.
+
+        Raises:
+            JobError: it refuses to tell.
+        """
+        parameters = client_adapter.ConnectionParams(trust_env=not _is_loopback(self._server))
+        with (
+            self._plain("the API server's version cannot be read"),
+            client_adapter.Client(self._config, parameters) as http,
+        ):
+            answer = http.get("/version")
+            answer.raise_for_status()
+            return str(answer.json()["gitVersion"])
 
     def new_client(self) -> lightkube.Client:
         """A client of one's own: each serves one thread.

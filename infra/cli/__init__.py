@@ -13,6 +13,7 @@ from types import FrameType
 import typer
 
 from infra.cli import (
+    check,
     cost,
     diagnose,
     diagram,
@@ -29,6 +30,7 @@ from infra.cli import (
     simulate,
     stack,
     template,
+    verify,
     workflow,
 )
 from infra.errors import TrainyardError
@@ -55,6 +57,8 @@ _TOPICS = (
     explain,
     doctor,
     simulate,
+    verify,
+    check,
 )
 for module in _TOPICS:
     module.register(app)

@@ -7,12 +7,14 @@ is slower than others names a slow rank (all its pairs are slow) or link. Then a
 A rank that does not come, or stops on the way, is named after `--patience` seconds, and all end: nobody waits for ever.
 """
 
+import argparse
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, NoReturn
@@ -23,13 +25,14 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from training.diagnose import links, nccl
+from training.diagnose.machine import driver
 from training.launch import exit_codes
 from training.launch.environment import BACKEND, GENERATION
 from training.launch.torch_private import PrefixStore, Store
+from training.metrics.progress import emit
 
 PAIR_BYTES: Final = 1 * 2**20
 PAIR_ROUNDS: Final = 3
-SIZES: Final = (8, 2**20, 16 * 2**20, 64 * 2**20)
 REPEATS: Final = 5
 POLL: Final = 0.01
 """Seconds between two looks into the store."""
@@ -37,10 +40,17 @@ ROLL_EXTRA: Final = 2.0
 """Seconds more than the patience until the roll is closed."""
 DELAY: Final = "TRAINYARD_FABRIC_DELAY"
 """`rank:seconds`: that rank waits so long before each message, for trying this out."""
+HOST: Final = "TRAINYARD_FABRIC_HOST"
+"""What this rank's machine is called in the report; absent: its host name, which in a pod is the pod's."""
 
 
 class DeadRankError(Exception):
     """Ranks have not come in time; the message names them, and is empty where another rank says it."""
+
+    def __init__(self, message: str, dead: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.dead = dead or {}
+        """The ranks, with their hosts."""
 
 
 class Meeting:
@@ -82,7 +92,10 @@ class Meeting:
         if not missing:
             raise DeadRankError(f"all ranks live, and messages do not arrive: {why}")
         names = ", ".join(f"rank {rank} on {self._hosts[rank]}" for rank in missing)
-        raise DeadRankError(f"no sign of {names} for {self._patience:g} s: look at these machines ({why})")
+        raise DeadRankError(
+            f"no sign of {names} for {self._patience:g} s: look at these machines ({why})",
+            {rank: self._hosts[rank] for rank in missing},
+        )
 
     def _missing(self, what: str) -> list[int]:
         return [rank for rank in range(len(self._hosts)) if not self._store.check([f"{what}/{rank}"])]
@@ -101,10 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if backend == "nccl" and "NCCL_DEBUG_FILE" not in os.environ:
             os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,GRAPH", NCCL_DEBUG_FILE=str(debug))
         try:
-            report = _measure(backend, rank, world_size, args.patience, debug)
+            report = _measure(backend, rank, world_size, args, debug)
         except DeadRankError as error:
             if str(error):
                 _say(str(error))
+                if args.json:
+                    dead = [{"rank": rank, "host": host} for rank, host in error.dead.items()]
+                    emit("fabric-dead", message=str(error), dead=dead)
             return exit_codes.DO_NOT_RESTART
         finally:
             if dist.is_initialized() and backend == "gloo":
@@ -118,19 +134,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(report: links.Report, *, as_json: bool) -> None:
-    sys.stdout.write((json.dumps(report.document()) if as_json else report.text()) + "\n")
-    sys.stdout.flush()
+    if as_json:
+        emit("fabric", **report.document())
+    else:
+        sys.stdout.write(report.text() + "\n")
+        sys.stdout.flush()
 
 
-def _measure(backend: str, rank: int, world_size: int, patience: float, debug: Path) -> links.Report | None:
+def _measure(backend: str, rank: int, world_size: int, args: argparse.Namespace, debug: Path) -> links.Report | None:
     """All measurements; the report is rank 0's."""
+    patience: float = args.patience
     timeout = timedelta(seconds=patience)
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = torch.device("cuda" if backend == "nccl" else "cpu")
     base, _, _ = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
     store = PrefixStore(f"fabric/{os.environ.get(GENERATION, '')}", base)
-    store.set(f"host/{rank}", os.uname().nodename)
+    store.set(f"host/{rank}", os.environ.get(HOST) or os.uname().nodename)
+    mine = links.Machine(os.uname().release, driver(Path("/")))
+    store.set(f"machine/{rank}", json.dumps(asdict(mine)))
     Meeting(store, rank, [f"(unknown host {number})" for number in range(world_size)], patience).wait("start")
     hosts = [store.get(f"host/{number}").decode() for number in range(world_size)]
     meeting = Meeting(store, rank, hosts, patience)
@@ -140,7 +162,7 @@ def _measure(backend: str, rank: int, world_size: int, patience: float, debug: P
         )
         delay = _delay(rank)
         seconds = _pair_seconds(rank, world_size, device, meeting, delay)
-        results = _all_reduce_seconds(device, meeting, delay)
+        results = _all_reduce_seconds(args.sizes, device, meeting, delay)
     except (RuntimeError, dist.DistError) as error:
         meeting.call_the_roll(str(error).partition("\n")[0])  # a collective says that somebody is gone, but not who
     store.set(f"pairs/{rank}", json.dumps({f"{low}-{high}": best for (low, high), best in seconds.items()}))
@@ -150,17 +172,18 @@ def _measure(backend: str, rank: int, world_size: int, patience: float, debug: P
         meeting.wait("reported")  # the store may be the launcher's of rank 0
         return None
     pairs: dict[tuple[int, int], float] = {}
-    slowest = dict.fromkeys(SIZES, 0.0)
+    slowest = dict.fromkeys(args.sizes, 0.0)
     for number in range(world_size):
         for name, best in json.loads(store.get(f"pairs/{number}")).items():
             low, high = map(int, name.split("-"))
             pairs[low, high] = max(best, pairs.get((low, high), 0.0))
         for size, best in json.loads(store.get(f"all-reduces/{number}")).items():
             slowest[int(size)] = max(best, slowest[int(size)])
+    machines = {host: links.Machine(**json.loads(store.get(f"machine/{rank}"))) for rank, host in enumerate(hosts)}
     meeting.wait("reported")
     found = nccl.transport(debug.read_text(errors="replace").splitlines()) if debug.is_file() else None
     figures = tuple(links.AllReduce.of(size, best, world_size) for size, best in slowest.items())
-    return links.Report(backend, world_size, tuple(hosts), pairs, figures, found)
+    return links.Report(backend, world_size, tuple(hosts), pairs, figures, found, machines, args.slow_least)
 
 
 def _pair_seconds(
@@ -190,9 +213,9 @@ def _pair_seconds(
     return found
 
 
-def _all_reduce_seconds(device: torch.device, meeting: Meeting, delay: float) -> dict[int, float]:
+def _all_reduce_seconds(sizes: Sequence[int], device: torch.device, meeting: Meeting, delay: float) -> dict[int, float]:
     found = {}
-    for size in SIZES:
+    for size in sizes:
         meeting.wait(f"all-reduce of {size}")
         numbers = torch.ones(size // 4, device=device)
 

@@ -4,7 +4,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from training.diagnose import nccl
@@ -13,6 +13,8 @@ SLOW: Final = 3.0
 """So many times the usual makes a pair slow."""
 SLOW_LEAST: Final = 0.002
 """Seconds above the usual: below that it is noise."""
+SIZES: Final = (8, 2**20, 16 * 2**20, 64 * 2**20)
+"""Bytes of the all-reduces."""
 PATIENCE: Final = 60.0
 """Seconds until a silent rank is dead."""
 
@@ -48,6 +50,15 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What a worker sees of its machine and nobody else does without being on it."""
+
+    kernel: str
+    driver: str | None
+    """NVIDIA's kernel module; None where there is none."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What was measured; times in seconds."""
 
@@ -58,16 +69,19 @@ class Report:
     """One exchange of each two ranks, the best of several."""
     all_reduces: tuple[AllReduce, ...]
     transport: nccl.Transport | None
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    """By host."""
+    slow_least: float = SLOW_LEAST
 
     @property
     def slow_ranks(self) -> list[int]:
         """Ranks all of whose exchanges are slow."""
-        return slow_ranks(self.pairs, self.hosts)
+        return slow_ranks(self.pairs, self.hosts, self.slow_least)
 
     def slow_pairs(self) -> list[tuple[int, int]]:
         """Slow exchanges that are not those of a slow rank."""
         slow = set(self.slow_ranks)
-        return [pair for pair in slow_pairs(self.pairs, self.hosts) if not slow & set(pair)]
+        return [pair for pair in slow_pairs(self.pairs, self.hosts, self.slow_least) if not slow & set(pair)]
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -75,6 +89,7 @@ class Report:
             "backend": self.backend,
             "world_size": self.world_size,
             "hosts": list(self.hosts),
+            "machines": {host: asdict(machine) for host, machine in self.machines.items()},
             "pairs": [{"ranks": list(pair), "seconds": seconds} for pair, seconds in sorted(self.pairs.items())],
             "all_reduces": [asdict(one) for one in self.all_reduces],
             "transport": None if self.transport is None else self.transport.document(),
@@ -114,7 +129,9 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
     return found
 
 
-def slow_pairs(pairs: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[tuple[int, int]]:
+def slow_pairs(
+    pairs: Mapping[tuple[int, int], float], hosts: Sequence[str], least: float = SLOW_LEAST
+) -> list[tuple[int, int]]:
     """Pairs that are much slower than others of their kind, on one host or between two.
 
     Usual is what the fastest third takes: with three ranks one slow rank spoils two pairs of three.
@@ -122,13 +139,13 @@ def slow_pairs(pairs: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> 
     found = []
     for of_kind in _kinds(pairs, hosts):
         usual = statistics.median(sorted(of_kind.values())[: math.ceil(len(of_kind) / 3)])
-        found += [pair for pair, seconds in of_kind.items() if seconds > max(SLOW * usual, usual + SLOW_LEAST)]
+        found += [pair for pair, seconds in of_kind.items() if seconds > max(SLOW * usual, usual + least)]
     return sorted(found)
 
 
-def slow_ranks(pairs: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[int]:
+def slow_ranks(pairs: Mapping[tuple[int, int], float], hosts: Sequence[str], least: float = SLOW_LEAST) -> list[int]:
     """Ranks all of whose pairs are slow; their partners are innocent. Of two ranks nobody can say which."""
-    slow = set(slow_pairs(pairs, hosts))
+    slow = set(slow_pairs(pairs, hosts, least))
     comparable = {pair for of_kind in _kinds(pairs, hosts) for pair in of_kind}
     found = []
     for rank in range(len(hosts)):
@@ -158,11 +175,33 @@ def parser() -> argparse.ArgumentParser:
         "--patience", type=float, default=PATIENCE, metavar="SECONDS", help="after which a silent rank is dead"
     )
     made.add_argument("--fail-on-slow", action="store_true", help="end with 78 where a rank or a pair is slow")
+    made.add_argument(
+        "--sizes", type=_sizes, default=SIZES, metavar="BYTES,...", help="of the all-reduces, multiples of 4"
+    )
+    made.add_argument(
+        "--slow-least",
+        type=float,
+        default=SLOW_LEAST,
+        metavar="SECONDS",
+        help="above the usual, below which a slow exchange is noise: more where ranks share processors",
+    )
     return made
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(","))
+    if any(size < 4 or size % 4 for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text}: every size must be a multiple of 4 bytes")
+    return sizes
 
 
 def own_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our options of a command line, and those of the launcher."""
     given, theirs = parser().parse_known_args(argv)
     flags = {"--json": given.json, "--fail-on-slow": given.fail_on_slow}
-    return [*(name for name, is_given in flags.items() if is_given), f"--patience={given.patience}"], theirs
+    ours = [*(name for name, is_given in flags.items() if is_given), f"--patience={given.patience}"]
+    if given.sizes != SIZES:
+        ours.append(f"--sizes={','.join(map(str, given.sizes))}")
+    if given.slow_least != SLOW_LEAST:
+        ours.append(f"--slow-least={given.slow_least}")
+    return ours, theirs

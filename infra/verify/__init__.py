@@ -1,0 +1,1 @@
+"""Is the stack what its settings say? Expected values, judgement, measurement, evidence, drift."""
