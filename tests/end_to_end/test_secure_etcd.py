@@ -7,8 +7,11 @@ cluster network, and machines that fail, for its nodes are processes of one comp
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import random
 import shutil
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -31,6 +34,7 @@ NAME = "test-secure-etcd"
 FILE = CHECKOUT / f"Pulumi.{NAME}.yaml"
 SETTINGS = {
     "target": "local",
+    "controller": {"pytorchJobs": True},
     "etcd": {"members": 3, "secure": True},
     "nodePools": [{"name": "system", "nodes": 3}, {"name": "gpu", "nodes": 1, "gpusPerNode": 3}],
 }
@@ -125,6 +129,70 @@ def test_a_job_trains_through_it_while_a_member_is_away(stack: SecureStack) -> N
     stack.kubectl("delete", "pod", "etcd-0", "-n", "trainyard-system", "--wait=false")
     assert stack.json("submit", str(job), "--wait")["jobs"][0]["state"] == "Succeeded"
     stack.assert_each_image_was_used_once_in_each_epoch("secure")
+
+
+SUM_OF_RANKS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ranks = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(ranks)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}, sum {ranks.item():g}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def free_port() -> int:
+    """A port below those of outgoing connections: pods of this target share the computer's network."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", random.randrange(10000, 20000)))  # noqa: S311 - no secret; closed at once
+            return int(probe.getsockname()[1])
+
+
+def pytorch_job(name: str, roles: dict[str, int], **spec: Any) -> dict[str, Any]:
+    """A PyTorchJob of torchrun itself, with nothing on its command line about the other nodes."""
+    digits = yaml.safe_load((CHECKOUT / "training/examples/digits.yaml").read_text())
+    rights = digits["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
+    (container,) = rights["containers"]
+    pytorch = {
+        "name": "pytorch",
+        "image": container["image"],
+        "command": ["python3", "-m", "torch.distributed.run", "--no-python", "python3", "-c", SUM_OF_RANKS],
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        "ports": [{"name": "pytorchjob-port", "containerPort": free_port()}],
+        "securityContext": container["securityContext"],
+    }
+    template = {"spec": {"securityContext": rights["securityContext"], "containers": [pytorch]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": "training"},
+        "spec": {
+            "nprocPerNode": "1",
+            "pytorchReplicaSpecs": {role: {"replicas": number, "template": template} for role, number in roles.items()},
+            **spec,
+        },
+    }
+
+
+def test_pytorchjobs_run_with_torchrun_alone(stack: SecureStack) -> None:
+    """One of a Master and a worker with fixed ranks, one of two workers that meet at the first by c10d."""
+    fixed = pytorch_job("fixed", {"Master": 1, "Worker": 1})
+    elastic = pytorch_job("elastic", {"Worker": 2}, elasticPolicy={"minReplicas": 2, "maxReplicas": 2})
+    for job in (fixed, elastic):
+        path = stack.folder / f"{job['metadata']['name']}.yaml"
+        path.write_text(yaml.safe_dump(job))
+        stack.kubectl("apply", "-f", str(path))
+    for name, pods in (
+        ("fixed", ("fixed-master-0", "fixed-worker-0")),
+        ("elastic", ("elastic-worker-0", "elastic-worker-1")),
+    ):
+        stack.kubectl("wait", "-n", "training", "--for=condition=Succeeded", "--timeout=280s", f"pytorchjob/{name}")
+        logs = [stack.kubectl("logs", "-n", "training", pod) for pod in pods]
+        told = sorted(line for log in logs for line in log.splitlines() if line.startswith("rank "))
+        assert told == ["rank 0 of 2, sum 1", "rank 1 of 2, sum 1"]
+        if name == "fixed":
+            assert ["rank 0" in log for log in logs] == [True, False], "the Master's rank is 0"
 
 
 def test_upkeep_finds_nothing_to_do(stack: SecureStack) -> None:
