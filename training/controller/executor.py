@@ -460,6 +460,7 @@ class Executor:
 
     async def _give_way(self, job: ElasticJob, rival: str) -> None:
         """The job is another's, and so are its pods, which nobody else would let go."""
+        self.below.note(job.key, below=False)
         held = [ReleasePod(pod.name, pod.uid) for pod in self._store.pods_of(job.key) if pod.held]
         await self._together([self._release_pod(job.metadata.namespace, action) for action in held])
         if not job.status.ended:
