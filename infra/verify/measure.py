@@ -230,7 +230,7 @@ def _remove(jobs: Jobs, name: str) -> None:
     """Delete the job; who is interrupted while it is deleted tries once more, since a pool is held by it."""
     try:
         jobs.delete(name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         jobs.delete(name)
         raise
     jobs.wait_gone(name, _GONE)
