@@ -33,6 +33,7 @@ VALUES: Final = "values.pt"
 _REFERENCE: Final = "trainyard.tensor"
 _MIB: Final = 2**20
 SHARD_BYTES: Final = 64 * _MIB
+_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 # The names that `.metadata` may use; others are refused.
 _HARMLESS: Final = frozenset(
     {
@@ -114,7 +115,7 @@ def join(values: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def dump_values(values: Mapping[str, Any]) -> bytes:
-    """The state without its tensors as bytes that can be loaded again, which is tried.
+    """The state without its tensors as bytes that can be loaded again; that is tried, unless it is plain.
 
     The next world must not be the first to find out.
 
@@ -124,14 +125,24 @@ def dump_values(values: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     try:
         torch.save(dict(values), buffer)
-        buffer.seek(0)
-        torch.load(buffer, map_location="cpu", weights_only=True)
+        if not _is_plain(dict(values)):  # trying takes as long as saving, and training stands still
+            buffer.seek(0)
+            torch.load(buffer, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ContentError(
             f"it could not be loaded: {error}\nSave tensors, numbers, texts and containers of them (for your own "
             "objects their state_dict)"
         ) from error
     return buffer.getvalue()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether something is made of nothing but what each `torch.load` loads."""
+    if type(value) is dict:
+        return all(type(key) in _PLAIN and _is_plain(item) for key, item in value.items())
+    if type(value) in {list, tuple}:
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN
 
 
 def write(folder: Path, values: bytes, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
