@@ -28,10 +28,10 @@ clean: ## remove the state as well (keeps .venv and the built engines)
 setup: .venv/installed .venv-workflow/installed ## only install: Python environments and engines
 	@$(RUN) engines build
 
-test: test-unit test-engines test-builds ## all tests but test-images and test-oldest-torch, on real engines
+test: test-unit test-engines test-builds ## all tests but test-images, test-kueue and test-oldest-torch, on real engines
 
 test-unit: .venv/installed .venv-workflow/installed ## the tests that need no engine
-	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds"
+	@.venv/bin/pytest -n 2 -m "not engines and not images and not builds and not kueue"
 
 histories: .venv/installed ## the controller's planner against 10,000 random histories (ten minutes)
 	@TRAINYARD_ALL_HISTORIES=1 .venv/bin/pytest -q tests/controller/test_controller_histories.py
@@ -52,6 +52,13 @@ test-builds: .venv/installed ## small images, really built: as root, with builda
 	else
 	  echo "LEFT OUT: building images. As root, after apt-get install buildah debootstrap: make test-builds" >&2
 	fi
+
+test-kueue: setup ## the queues of a stack in Kueue itself, built from its Go module (4 minutes the first time)
+	@program="$$PWD/build/kueue"
+	mkdir -p build
+	CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly go build -C infra/local/engines/modules/kueue -trimpath -ldflags "-s -w" \
+	  -o "$$program" sigs.k8s.io/kueue/cmd/kueue
+	TRAINYARD_KUEUE="$$program" .venv/bin/pytest -m kueue
 
 test-images: setup ## the CPU image in full: built twice, trained in, on the local stack as well (35 GB of disk, an hour)
 	@folder=$$(mktemp -d)
@@ -155,4 +162,4 @@ bench-work-lost: setup ## kill workers and nodes 20 times each, and count the st
 	mv .uv.new .uv
 	touch .uv/bin/uv
 
-.PHONY: help up down clean setup preview docs test test-unit histories test-engines test-builds test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller bench-checkpoint bench-simulation bench-work-lost
+.PHONY: help up down clean setup preview docs test test-unit histories test-engines test-builds test-kueue test-images lint lock bench bench-images bench-preview bench-recovery bench-chaos bench-notices bench-controller bench-checkpoint bench-simulation bench-work-lost

@@ -177,13 +177,13 @@ def _values(pods: OwnPods) -> dict[str, Any]:
         },
         "managerConfig": {
             "controllerManagerConfigYaml": pulumi.Output.from_input(pods.jobs).apply(
-                lambda namespace: yaml.safe_dump(_configuration(namespace), sort_keys=False)
+                lambda namespace: yaml.safe_dump(configuration(namespace), sort_keys=False)
             )
         },
     }
 
 
-def _configuration(namespace: str) -> dict[str, Any]:
+def configuration(namespace: str) -> dict[str, Any]:
     """Kueue's own configuration; what is the chart's default is here as well, since a value replaces all of it."""
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",

@@ -5,20 +5,17 @@ The definitions come with Kueue's Go module, fetched as the engines are; they ar
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kueue_module import kueue_module
 from real_api_server import ApiRefusalError, Cluster, eventually
 
 from infra.in_cluster.queues import manifests
-from infra.local.engines.catalogue import MODULES
 from infra.settings.aws import Aws
 from infra.wiring.queue_plan import queue_plan
 
@@ -57,16 +54,7 @@ AWS = {
 @pytest.fixture(scope="module")
 def kueue(cluster: Cluster) -> Iterator[Cluster]:
     """The control plane, while it knows Kueue's kinds."""
-    fetched = subprocess.run(
-        ["go", "mod", "download", "-json", "sigs.k8s.io/kueue"],
-        cwd=MODULES / "kueue",
-        env={**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
-    bases = Path(json.loads(fetched.stdout)["Dir"]) / "config/components/crd/bases"
+    bases = kueue_module() / "config/components/crd/bases"
     names = []
     for path in sorted(bases.glob("*.yaml")):
         definition = yaml.safe_load(path.read_text())
