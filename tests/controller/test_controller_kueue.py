@@ -61,8 +61,11 @@ def kueue(cluster: Cluster) -> Iterator[Cluster]:
         cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         names.append(definition["metadata"]["name"])
     assert {f"{plural}.kueue.x-k8s.io" for plural in PLURALS.values()} <= set(names)
-    for plural in PLURALS.values():
-        eventually(plural, lambda plural=plural: cluster.admin.get(f"{API}/{plural}").status_code == 200)  # type: ignore[misc]
+
+    def served() -> bool:
+        return all(cluster.admin.get(f"{API}/{plural}").status_code == 200 for plural in PLURALS.values())
+
+    eventually("Kueue's kinds are served", served)
     yield cluster
     for name in names:
         cluster.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
