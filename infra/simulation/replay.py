@@ -161,7 +161,7 @@ class _Run:
         self.pace = 0.0  # seconds of a step in this world, with what is between two
         self.elapsed = 0.0  # of the step in flight
         self.stall = 0.0  # of a checkpoint, that is still to come
-        self.since_saved = 0.0  # useful seconds since the last checkpoint
+        self.newest = 0  # the step up to which all have been made once
 
         self.useful = self.worker_seconds = self.world_seconds = 0.0
         self.losses: dict[str, float] = {}
@@ -317,17 +317,16 @@ class _Run:
             return
         course = self.course
         self.elapsed = 0.0
-        each = self.pace - course.between_seconds
-        self.useful += number * each
-        self._spend(BETWEEN, number * course.between_seconds, ahead=False)
+        again = min(number, max(0, self.newest - self.step))
+        self._spend(REPEATED, again * self.pace, ahead=False)
+        self.useful += (number - again) * (self.pace - course.between_seconds)
+        self._spend(BETWEEN, (number - again) * course.between_seconds, ahead=False)
         self.step += number
+        self.newest = max(self.newest, self.step)
         after = self.step % course.checkpoint_every
         if after < number:  # a checkpoint lies between; the last step needs none
             self.saved = self.step - after
-            self.since_saved = after * each
             self.stall = course.checkpoint_stall if not after and self.step < course.steps else 0.0
-        else:
-            self.since_saved += number * each
 
     def _regroup(self, lost: int) -> None:
         """A new world, after machines with a worker were lost, or others joined."""
@@ -373,13 +372,9 @@ class _Run:
             self.elapsed = 0.0
 
     def _roll_back(self) -> None:
-        """Go back to the last checkpoint: what was useful is to be made again; what was lost between steps stays so."""
-        if self.step == self.saved:
-            return
-        self.rollbacks += 1
-        self.useful -= self.since_saved
-        self._spend(REPEATED, self.since_saved, ahead=False)
-        self.step, self.since_saved = self.saved, 0.0
+        """Go back to the last checkpoint; steps that are made again are no use."""
+        self.rollbacks += self.step != self.saved
+        self.step = self.saved
 
     def _step_seconds(self) -> float:
         """Of the machines that there are now; all wait for the slowest."""
