@@ -72,3 +72,15 @@ def test_a_workflow_trains_on_the_stack_and_publishes_what_is_good_enough(stack:
     assert failed["reason"].startswith("job digits-two has failed (")
     for name in ("digits-one", "digits-two"):
         stack.run("cancel", name, "--yes", "--wait")
+
+
+def test_top_report_and_recommend_tell_of_the_healthy_job(stack: Stack) -> None:
+    found = next(job for job in stack.json("top")["jobs"] if job["job"] == HEALTHY)
+    assert found["step"] >= 1
+    assert HEALTHY in stack.run("top", HEALTHY, "--once")[0]
+    page = stack.folder / "healthy.html"
+    assert stack.json("report", HEALTHY, "-o", page)["file"] == str(page)
+    assert "<h2>Loss</h2>\n<svg" in page.read_text()
+    findings = {each["resource"]: each for each in stack.json("recommend", HEALTHY)["findings"]}
+    assert set(findings) == {"memory", "cpu", "shm", "loader workers"}
+    assert findings["loader workers"]["state"] == "unknown"  # its script does not tell where a step's time goes

@@ -1,0 +1,1 @@
+"""`trainyard top`: the live jobs of a stack on one screen."""
