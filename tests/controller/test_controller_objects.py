@@ -69,7 +69,40 @@ class TestWorkerPod:
             "PET_NNODES": "1:4",
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "25",
             "PET_LOCAL_ADDR": {"fieldRef": {"fieldPath": "status.podIP"}},
+            "TRAINYARD_METRICS_PORT": "9471",
+            "TRAINYARD_WORKER_METRICS_PORT": "9481",
         }
+
+    def test_prometheus_finds_launcher_and_first_worker_by_the_names_of_their_ports(self) -> None:
+        main = worker_pod(job(self.TEMPLATE), 1, 3, "1:4")["spec"]["containers"][1]
+        assert {port["name"]: port["containerPort"] for port in main["ports"]} == {
+            "metrics": 9471,
+            "worker-metrics": 9481,
+        }
+
+    @pytest.mark.parametrize(
+        ("spec", "container"),
+        [
+            ({"hostNetwork": True}, {}),
+            ({}, {"ports": [{"name": "metrics", "containerPort": 9999}, {"name": "w", "containerPort": 9481}]}),
+            (
+                {},
+                {
+                    "env": [
+                        {"name": "TRAINYARD_METRICS_PORT", "value": "1"},
+                        {"name": "TRAINYARD_WORKER_METRICS_PORT", "value": "2"},
+                    ]
+                },
+            ),
+        ],
+        ids=["the node's own network", "ports are taken", "the user says which"],
+    )
+    def test_what_is_taken_or_set_stays_as_it_is(self, spec: dict[str, Any], container: dict[str, Any]) -> None:
+        template = {"spec": {**spec, "containers": [{"name": "c", "image": "i", **container}]}}
+        (main,) = worker_pod(job(template), 0, 1, "1:2")["spec"]["containers"]
+        assert main.get("ports", []) == container.get("ports", [])
+        own = [each for each in main["env"] if each["name"].endswith("METRICS_PORT")]
+        assert own == container.get("env", [])
 
     def test_restarts_and_settings_of_the_rendezvous_are_the_jobs(self) -> None:
         wanted = job({"spec": {"containers": [{"name": "c", "image": "i"}]}})

@@ -20,7 +20,7 @@ import httpx2
 from lightkube.core.exceptions import ConfigError
 
 from training.controller import client
-from training.controller.api import FINALIZER
+from training.controller.api import FINALIZER, Phase
 from training.controller.client import CONFLICT, NOT_FOUND, Api, code_of, explain
 from training.controller.executor import Executor, RefusedError
 from training.controller.health import HealthServer
@@ -37,6 +37,7 @@ log = logging.getLogger("training.controller")
 WORKERS = 8
 """Jobs that are worked on at the same time."""
 EXIT_USAGE = 2
+_WANTS_NO_WORKERS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.COMPLETING, Phase.SUSPENDED})
 SHUTDOWN_SECONDS = 5.0
 """Time for calls in flight at the end, and for giving up the lease."""
 
@@ -199,9 +200,15 @@ class Controller:
     def metrics(self) -> str:
         """Prometheus' text format."""
         jobs: dict[str, int] = {}
+        desired: dict[str, float] = {}
+        ready: dict[str, float] = {}
         missing = 0
         for record in self._store.jobs:
             if record.job is not None:
+                if record.job.status.phase not in _WANTS_NO_WORKERS:
+                    labels = f'namespace="{record.job.metadata.namespace}",training_job="{record.job.metadata.name}"'
+                    desired[labels] = record.job.status.desired_replicas
+                    ready[labels] = record.job.status.ready_replicas
                 missing += max(0, record.job.status.desired_replicas - record.job.status.ready_replicas)
             phase = str(record.job.status.phase or "Pending") if record.job is not None else "Unreadable"
             jobs[phase] = jobs.get(phase, 0) + 1
@@ -213,6 +220,8 @@ class Controller:
                 "Jobs by phase.",
                 {f'phase="{k}"': v for k, v in jobs.items()},
             ),
+            metric("trainyard_job_workers_desired", "gauge", "Workers that a job wants.", desired),
+            metric("trainyard_job_workers_ready", "gauge", "Workers of a job that are ready.", ready),
             metric("trainyard_worker_pods", "gauge", "Worker pods known.", {"": len(self._store.pods.all())}),
             metric("trainyard_workers_missing", "gauge", "Workers wanted that are not ready.", {"": missing}),
             metric("trainyard_queue_length", "gauge", "Jobs waiting to be looked at.", {"": len(self._queue)}),

@@ -34,6 +34,8 @@ MAX_RESTARTS = 1000
 """torchrun's default of 0 lets one lost peer end all others: a peer's loss counts as a failure there."""
 
 DEFAULT_GRACE_SECONDS = 30  # of Kubernetes
+METRICS_PORTS = {"metrics": ("TRAINYARD_METRICS_PORT", 9471), "worker-metrics": ("TRAINYARD_WORKER_METRICS_PORT", 9481)}
+"""By name of the port: the variable by which the launcher, or its first worker, is told to answer Prometheus there."""
 LAUNCHERS_PATIENCE_SECONDS = 30
 """How long launchers, torch's and ours, wait for their processes to end before they kill them."""
 LAST_WORDS_SECONDS = 5
@@ -160,6 +162,7 @@ def worker_pod(
     spec["hostname"] = job.pod_name(index)
     spec["subdomain"] = job.service_name
     _launcher_settings(main_container(spec), job, index, generation, nnodes)
+    answer_prometheus(spec, main_container(spec))
     if index == job.hosting_worker:
         prefer_machines_that_stay(spec)
     if login is not None and not job.spec.managed_store and login.serves(endpoint(job)):
@@ -381,6 +384,24 @@ def _launcher_settings(container: dict[str, Any], job: ElasticJob, index: int, g
     env = list(container.get("env") or ())
     set_by_user = {variable.get("name") for variable in env}
     container["env"] = env + [{"name": name, **value} for name, value in twins.items() if name not in set_by_user]
+
+
+def answer_prometheus(spec: dict[str, Any], container: dict[str, Any]) -> None:
+    """Launcher and first worker answer on ports that are found by their names, unless the user has set others.
+
+    In the node's own network a port belongs to one pod only, and a named one would have to be free on the node before
+    the pod is placed: there nothing is asked for.
+    """
+    if spec.get("hostNetwork"):
+        return
+    env, ports = list(container.get("env") or ()), list(container.get("ports") or ())
+    set_by_user = {variable.get("name") for variable in env}
+    taken = {value for port in ports for value in (port.get("name"), port.get("containerPort"))}
+    for name, (variable, number) in METRICS_PORTS.items():
+        if variable not in set_by_user and not taken & {name, number}:
+            env.append({"name": variable, "value": str(number)})
+            ports.append({"name": name, "containerPort": number})
+    container["env"], container["ports"] = env, ports
 
 
 def grace_period(template: Mapping[str, Any]) -> int:

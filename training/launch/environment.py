@@ -21,7 +21,7 @@ CHECKPOINT_LOCK: Final = "TRAINYARD_CHECKPOINT_LOCK"
 # File in which a script reports its steps (`training.metrics.progress`).
 PROGRESS_FILE: Final = "TRAINYARD_PROGRESS_FILE"
 
-# Of the user; all but the last five stand for an option of the launcher (`options`).
+# Of the user; all but the last six stand for an option of the launcher (`options`).
 RESTART_ON: Final = "TRAINYARD_RESTART_ON"
 NO_RESTART_ON: Final = "TRAINYARD_NO_RESTART_ON"
 RESTART_PAUSE: Final = "TRAINYARD_RESTART_PAUSE"
@@ -32,6 +32,8 @@ PRELOAD: Final = "TRAINYARD_PRELOAD"
 RECORDS: Final = "TRAINYARD_RECORDS"
 METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 NOTICES: Final = "TRAINYARD_NOTICES"
+# Port of a node's first worker for Prometheus, the next one has the next (`training.metrics.worker`).
+WORKER_METRICS_PORT: Final = "TRAINYARD_WORKER_METRICS_PORT"
 # Folder in memory for the state after the last step, where it is not /dev/shm (`training.checkpoint.replica`).
 MEMORY: Final = "TRAINYARD_MEMORY"
 # `warn`: what does not fit between image and machine is no reason to stop (`training.diagnose.image`).

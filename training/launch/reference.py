@@ -121,6 +121,11 @@ _VARIABLES: tuple[tuple[str, str, str], ...] = (
         "Settings of etcd that should not stand on a command line; see the rendezvous.",
     ),
     (
+        environment.WORKER_METRICS_PORT,
+        "workers",
+        "Port on which a node's first worker answers Prometheus, the next one on the next; `Loop(metrics_port=...)`.",
+    ),
+    (
         environment.MEMORY,
         "both",
         "Folder in memory for the state after the last step (`training.checkpoint.replica`); `/dev/shm` unless set.",

@@ -126,7 +126,7 @@ class Loop:
         log_every: steps between progress lines and entries in the sinks.
         sinks: where figures go beside the progress lines, written by rank 0 (`training.metrics.sinks`).
         metrics_port: on which this worker answers Prometheus: this number plus its local rank; 0: any that is free;
-            None: none.
+            None: what `TRAINYARD_WORKER_METRICS_PORT` says, else none.
 
     Attributes:
         world: who works together now.
@@ -555,6 +555,7 @@ class Loop:
 
     def _on_saved(self, step: int, path: Path, seconds: float) -> None:
         emit("checkpoint", step=step, path=str(path), seconds=round(seconds, 3))
+        self._metrics.checkpoint(step)
         if self._syncer:
             self._syncer.submit(path)
 
@@ -608,6 +609,7 @@ class Loop:
         self._judge()
         if self.world.rank == 0:
             emit("evaluation", step=state.step, **self.state.result)
+            self._metrics.evaluation(self.state.result)
             self._write(self.state.result)
         self.save({name: value for name, value in self.state.result.items() if not math.isnan(value)})
         self._clock.lap("evaluation")

@@ -60,11 +60,21 @@ def serve_if_asked(
         logger.warning("%s is set and the package prometheus-client is not there: no metrics are served", METRICS_PORT)
         return False
     try:
-        start_http_server(int(asked), registry=registry(recorder, step=step, restarts_left=restarts_left))
+        start_http_server(
+            int(asked), own_address(), registry=registry(recorder, step=step, restarts_left=restarts_left)
+        )
     except OSError as error:
         logger.warning("no metrics are served: port %s cannot be had: %s", asked, error.strerror or error)
         return False
     return True
+
+
+def own_address() -> str:
+    """Where to listen: where other nodes reach this one, as the controller tells its pods; else everywhere.
+
+    Pods of a local cluster share the computer's network, and each has an address of its own there.
+    """
+    return os.environ.get("PET_LOCAL_ADDR") or "0.0.0.0"  # noqa: S104
 
 
 def registry(

@@ -15,6 +15,7 @@ KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.7.3"
 PULUMI_VERSION = "3.274.1"
 KWOK_VERSION = "0.8.0"
+PROMETHEUS_VERSION = "3.15.1"  # its module is v0.315.1, and the newest for which Go 1.26.0 is enough
 PROVIDER_VERSION = "4.25.0"  # the newest release whose plugin builds from a module; PyPI's pulumi-kubernetes agrees
 
 
@@ -101,6 +102,23 @@ def _kubernetes(name: str, purpose: str, seconds: int, megabytes: int, **fields:
     )
 
 
+def _prometheus(name: str, purpose: str, seconds: int, megabytes: int) -> EngineSpec:
+    return EngineSpec(
+        name=name,
+        purpose=purpose,
+        version=PROMETHEUS_VERSION,
+        module=MODULES / "prometheus",
+        package=f"github.com/prometheus/prometheus/cmd/{name}",
+        tags="remove_all_sd,grpcnotrace",  # targets are found in files here, not through a dozen clouds' clients
+        ldflags=f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
+        seconds=seconds,
+        megabytes=megabytes,
+        accepts=VersionRange((3,), (4,)),
+        version_pattern=rf"{name}, version (\d+\.\d+\.\d+)",
+        remedy=f"put {name} 3 on PATH (a Prometheus release has it, with pages to look at)",
+    )
+
+
 _SPECS = (
     EngineSpec(
         name="pulumi",
@@ -167,6 +185,8 @@ _SPECS = (
         version_pattern=r"kwok version v(\d+\.\d+\.\d+)",
         remedy="put kwok 0.8 on PATH (a kwok release has it)",
     ),
+    _prometheus("prometheus", "gathers metrics of the local stack: `trainyard monitor`", 200, 51),
+    _prometheus("promtool", "checks rules", 40, 54),
     EngineSpec(
         name="process-runtime",
         purpose="runs containers as processes of this computer (this project's own)",
@@ -186,5 +206,9 @@ EVERY_ENGINE: tuple[str, ...] = (*CATALOGUE, LANGUAGE_HOST)
 
 REHEARSAL_ENGINES: tuple[str, ...] = ("kwok",)
 """Needed to rehearse a cloud stack, and for nothing else."""
-LOCAL_ENGINES: tuple[str, ...] = tuple(name for name in EVERY_ENGINE if name not in REHEARSAL_ENGINES)
+MONITORING_ENGINES: tuple[str, ...] = ("prometheus", "promtool")
+"""Needed to watch a local stack and to test rules, and for nothing else."""
+LOCAL_ENGINES: tuple[str, ...] = tuple(
+    name for name in EVERY_ENGINE if name not in (*REHEARSAL_ENGINES, *MONITORING_ENGINES)
+)
 """What a local stack needs."""
