@@ -16,6 +16,8 @@ LARGEST_SOURCE = 128 << 20
 """Bytes of all files together."""
 _NEVER = frozenset({"__pycache__", "node_modules"})
 _CONTROLLER = "training.controller"
+_BESIDE = "training.metrics.fabric"
+"""Runs from the controller's image too: the exporter of machines with EFA."""
 
 
 def collect(folder: Path) -> tuple[dict[str, bytes], list[str], list[str]]:
@@ -105,7 +107,7 @@ def training_package() -> dict[str, bytes]:
 def controller_package() -> dict[str, bytes]:
     """The controller with what it imports, now or later, of the package."""
     package = _package()
-    wanted = _imported(package, [name for name in _modules(package) if name.startswith(_CONTROLLER)])
+    wanted = _imported(package, [name for name in _modules(package) if name.startswith((_CONTROLLER, _BESIDE))])
     return {name: content for name, content in package.items() if name in wanted} | _metadata()
 
 

@@ -15,6 +15,7 @@ from infra.catalog.versions import versions
 from infra.in_cluster.autoscaler import ClusterAutoscaler
 from infra.in_cluster.dcgm_exporter import DcgmExporter
 from infra.in_cluster.device_plugins import DevicePlugins
+from infra.in_cluster.monitoring import FabricExporter, Monitoring
 from infra.in_cluster.namespaces import NodeAgentsNamespace
 from infra.in_cluster.network_policies import ClosedByDefault
 from infra.in_cluster.pods import OwnPods
@@ -22,6 +23,7 @@ from infra.in_cluster.queues import Queues
 from infra.in_cluster.storage_claims import CloudStorageClasses, Lustre, LustreVolume, StorageClasses
 from infra.settings import Settings
 from infra.settings.aws import Aws
+from infra.wiring.monitoring_plan import monitoring_plan
 from infra.wiring.naming import dns_policy
 from infra.wiring.node_agents import node_agents_of
 from infra.wiring.queue_plan import queue_plan
@@ -33,7 +35,7 @@ class AwsTarget:
     """An EKS cluster of the stack's own."""
 
     def __init__(self, settings: Settings, aws: Aws, stack: str, account: Account) -> None:
-        self._aws = aws
+        self._aws, self._controller = aws, settings.images.controller
         self._made = made = AwsCluster("aws", settings=settings, aws=aws, stack=stack, account=account)
         self.provider = kubernetes.Provider(
             "cluster",
@@ -88,6 +90,13 @@ class AwsTarget:
                 on=agents.dcgm,
                 opts=self._there,
             )
+        if (plan := monitoring_plan(self._aws)) is not None:
+            if agents.efa is not None:
+                FabricExporter(
+                    "fabric-exporter", namespace=namespace, image=self._controller, on=agents.efa, opts=self._there
+                )
+            chart = lock.chart("kube-prometheus-stack")
+            Monitoring("monitoring", plan=plan, chart=chart, pods=pods, opts=self._there)
         ClusterAutoscaler(
             "autoscaler",
             pods=pods,

@@ -89,6 +89,7 @@ class DevicePlugins(pulumi.ComponentResource):
 _HOST_PATHS = {
     "device-plugins": HostPathVolumeSourceArgs(path=_SOCKETS, type="Directory"),
     "infiniband": HostPathVolumeSourceArgs(path="/dev/infiniband", type="Directory"),
+    "sys": HostPathVolumeSourceArgs(path="/sys", type="Directory"),
     "pod-resources": HostPathVolumeSourceArgs(path="/var/lib/kubelet/pod-resources", type="Directory"),
 }
 """Folders of the node that agents see."""

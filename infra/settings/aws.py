@@ -231,6 +231,24 @@ class AwsQueues(Section):
     dedicated pools that stand idle are lent to it and taken back by preemption."""
 
 
+class AwsMonitoring(Section):
+    """Prometheus, Alertmanager and Grafana in the cluster, with dashboards and alerts: docs/how-to/monitoring.md."""
+
+    enabled: Switch = False
+    """Install them: for stacks that people rely on. They take some 2 GiB of memory of the system machines."""
+    retention_days: Annotated[int, Field(ge=1, le=365), Whole] = 15
+    """How long Prometheus keeps series."""
+    storage_gib: Annotated[int, Field(ge=5, le=16384), Whole] = 50
+    """Size of Prometheus' volume, in GiB; the oldest series go when it is full."""
+    alertmanager_secret: Name | None = None
+    """A Secret of yours in the namespace `trainyard-monitoring`, key `alertmanager.yaml`: who is told of alerts;
+    absent: nobody."""
+    no_progress_minutes: Annotated[int, Field(ge=2, le=1440), Whole] = 15
+    """After this time without a further step a job is reported; longer than its longest evaluation."""
+    checkpoint_minutes: Annotated[int, Field(ge=5, le=10080), Whole] = 60
+    """Older checkpoints of running jobs are reported."""
+
+
 class Aws(Section):
     """Only for `target: aws`: the EKS cluster that the stack makes."""
 
@@ -262,6 +280,8 @@ class Aws(Section):
     """A monthly budget with notification; absent: none."""
     queues: AwsQueues = AwsQueues()
     """Kueue: who may use how much of the pools."""
+    monitoring: AwsMonitoring = AwsMonitoring()
+    """Prometheus, Alertmanager and Grafana in the cluster."""
     tags: Annotated[dict[TagKey, TagValue], Field(max_length=40)] = Field(default_factory=dict)
     """Tags of every AWS resource, beside the stack's own; at most 40, as AWS takes 50 and EKS adds some."""
     protect: Switch = False

@@ -24,6 +24,9 @@ whose the folders are that they share."""
 
 KUEUE_NAMESPACE = "kueue-system"
 
+MONITORING_NAMESPACE = "trainyard-monitoring"
+"""Namespace of Prometheus, Grafana and what belongs to them."""
+
 SHARED_QUEUE = "shared"
 """The queue of all pools that no queue has for itself."""
 
@@ -31,6 +34,7 @@ TAKEN_NAMESPACES = (
     SYSTEM_NAMESPACE,
     NODE_AGENTS_NAMESPACE,
     KUEUE_NAMESPACE,
+    MONITORING_NAMESPACE,
     "default",
     "kube-system",
     "kube-public",

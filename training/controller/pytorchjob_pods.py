@@ -8,7 +8,6 @@ from training.controller.api import LABEL_MANAGED_BY, LABEL_OUR_JOB_NAME, MANAGE
 from training.controller.pods import (
     MAX_RESTARTS,
     RendezvousLogin,
-    answer_prometheus,
     bare_pod,
     endpoint,
     log_in,
@@ -64,7 +63,6 @@ def replica_pod(
         env = list(container.get("env") or ())
         set_by_user = {variable.get("name") for variable in env}
         container["env"] = env + [{"name": name, **how} for name, how in variables.items() if name not in set_by_user]
-    answer_prometheus(pod["spec"], main)
     if login is not None and job.wanted.elastic_policy is not None and login.serves(endpoint(job)):
         log_in(pod["spec"], login, main)
     return pod
