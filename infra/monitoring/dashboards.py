@@ -424,6 +424,14 @@ CONTROL = Dashboard(
                 "90 %",
                 "s",
             ),
+            Panel(
+                "Workers lost",
+                (
+                    Query("sum by (cause) (increase(trainyard_worker_disruptions_total[1h]))", "{{cause}}"),
+                    Query("sum by (cause) (increase(trainyard_worker_restarts_total[1h]))", "{{cause}}, charged"),
+                ),
+                text="Within an hour, by cause.",
+            ),
             _plot("What happens to jobs", "sum by (reason) (rate(trainyard_job_events_total[5m]))", "{{reason}}"),
         ),
         (

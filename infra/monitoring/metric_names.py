@@ -81,9 +81,27 @@ CONTROLLER = Exporter(
         Metric("trainyard_plans_total", "counter", "Plans made."),
         Metric("trainyard_plan_seconds_total", "counter", "Seconds spent planning."),
         Metric("trainyard_errors_total", "counter", "Passes that failed."),
-        Metric("trainyard_lists_total", "counter", "Full lists read; each after the first five is a watch that broke."),
+        Metric(
+            "trainyard_lists_total", "counter", "Full lists read; each after the first of a kind is a watch that broke."
+        ),
         Metric("trainyard_api_calls_total", "counter", "Calls to the API server.", ("verb", "resource")),
         Metric("trainyard_job_events_total", "counter", "What happened to jobs, by reason.", ("reason",)),
+        Metric(
+            "trainyard_worker_restarts_total", "counter", "Workers that failed, charged to backoffLimit.", ("cause",)
+        ),
+        Metric("trainyard_worker_disruptions_total", "counter", "Workers lost without being charged.", ("cause",)),
+        Metric(
+            "trainyard_scalings_total",
+            "counter",
+            "Changes of the number of workers that a job aims at.",
+            ("direction",),
+        ),
+        Metric("trainyard_jobs_below_desired", "gauge", "Jobs with fewer ready workers than they aim at."),
+        Metric(
+            "trainyard_below_desired_seconds_total",
+            "counter",
+            "Seconds for which jobs had fewer ready workers than they aim at, of all jobs together.",
+        ),
         Metric("trainyard_queue_seconds", "histogram", "From when a job could be looked at until it was."),
         Metric("trainyard_pass_seconds", "histogram", "A pass over a job, with its calls."),
         Metric(

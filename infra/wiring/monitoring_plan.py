@@ -44,7 +44,10 @@ def monitoring_plan(aws: Aws) -> MonitoringPlan | None:
 
 
 def _prices(aws: Aws) -> Iterator[MachinePrice]:
-    """Of each pool's types, as far as the price table knows them; spot at the middle of its range."""
+    """Of each pool's types, as far as the price table knows them; spot at the middle of its range.
+
+    Where the price of a kind of capacity is not known, the one on demand stands for it.
+    """
     for pool in aws.node_pools:
         for name in pool.types:
             known = price(name, aws.region)
@@ -56,6 +59,6 @@ def _prices(aws: Aws) -> Iterator[MachinePrice]:
 def _usd(known: Price, capacity: str) -> Decimal | None:
     if capacity == "spot" and known.spot_low is not None and known.spot_high is not None:
         return (known.spot_low + known.spot_high) / 2
-    if capacity == "capacity-block":
+    if capacity == "capacity-block" and known.capacity_block is not None:
         return known.capacity_block
     return known.usd_per_hour
