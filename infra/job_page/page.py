@@ -179,7 +179,7 @@ def _split(history: JobHistory) -> str:
 def _recoveries(history: JobHistory) -> tuple[str, str, str]:
     rows = [
         Bar(
-            f"{_clock(record.began)} {plain(record.cause, 30)}",
+            f"{_clock(record.began)[11:]} {plain(record.cause, 20)}",
             record.total,
             f"{record.total:.2f} s"
             + (f", world of {record.world_size}" if record.world_size else f", {record.outcome}"),
