@@ -26,6 +26,7 @@ from infra.cli import (
     job_details,
     job_report,
     jobs,
+    monitor,
     recommend,
     run,
     simulate,
@@ -63,6 +64,7 @@ _TOPICS = (
     simulate,
     verify,
     check,
+    monitor,
 )
 for module in _TOPICS:
     module.register(app)

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from recorded_program import Recorded
+import yaml
+from recorded_program import Recorded, run_stack_file
 
+from infra.clusters import CHECKOUT
 from infra.in_cluster.monitoring import meta_label, values
 from infra.monitoring.dashboards import DASHBOARDS
 from infra.monitoring.scraping import TARGETS, TRAINING
@@ -17,6 +19,15 @@ from training.controller.api import ElasticJob
 from training.controller.pods import worker_pod
 
 pytest_plugins = ["stacks_fixture"]
+
+
+@pytest.fixture(scope="module")
+def prod() -> Recorded:
+    """The example stack `prod`, with monitoring."""
+    config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text(encoding="utf-8"))["config"]
+    return run_stack_file("prod", aws=config["trainyard:aws"] | {"monitoring": {"enabled": True}})
+
+
 Pod = tuple[str, dict[str, str], list[dict[str, Any]]]
 
 
