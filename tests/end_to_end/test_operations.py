@@ -6,12 +6,14 @@ Each test leaves the stack as it found it: up, with a healthy job that trains.
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from stack_of_its_own import Stack, eventually, local_stack
+from stack_of_its_own import TRAINYARD, Stack, eventually, local_stack
 
 from infra.clusters import CHECKOUT
 
@@ -84,3 +86,47 @@ def test_top_report_and_recommend_tell_of_the_healthy_job(stack: Stack) -> None:
     findings = {each["resource"]: each for each in stack.json("recommend", HEALTHY)["findings"]}
     assert set(findings) == {"memory", "cpu", "shm", "loader workers"}
     assert findings["loader workers"]["state"] == "unknown"  # its script does not tell where a step's time goes
+
+
+def test_the_stack_is_verified_and_one_changed_machine_is_named_as_drift(stack: Stack, tmp_path: Path) -> None:
+    phases = ("--phase", "readiness", "--phase", "deployment", "-o", str(tmp_path))
+    record = stack.json("verify", *phases)
+    assert record["passed"], record["results"]
+    assert "stand-in" in record["stand_in"]
+    assert {"gpu-spot-1", "gpu-spot-2", "gpu-on-demand-1", "system-1"} == record["nodes"].keys()
+    assert {one["phase"] for one in record["results"] if one["verdict"] == "not run"} == {"fabric", "performance"}
+    baseline = ("--baseline", record["evidence"][0])
+    assert stack.json("drift", *baseline)["drift"] is False
+
+    stack.kubectl("taint", "node", "gpu-spot-2", "somebodys=own:NoSchedule")
+    try:
+        bad = json.loads(stack.run("verify", *phases[:2], "-o", str(tmp_path), "--json", code=1)[0])
+        assert [finding["object"] for one in bad["results"] for finding in one["findings"]] == ["node/gpu-spot-2"]
+        told = json.loads(stack.run("drift", *baseline, "--json", code=1)[0])
+        assert [(one["object"], one["field"]) for one in told["changed"]] == [("node/gpu-spot-2", "taints")]
+    finally:
+        stack.kubectl("taint", "node", "gpu-spot-2", "somebodys-")
+
+
+def checks_left(stack: Stack) -> list[str]:
+    found = stack.kubectl("get", "elasticjobs,pods", "-n", "training", "-o", "name").split()
+    return [name for name in found if "/check-" in name]
+
+
+def test_a_check_measures_and_leaves_nothing(stack: Stack) -> None:
+    """Two machines: the healthy job has the third."""
+    told = stack.json("check", "--nodes", "2", "--sizes", "8,1024")
+    assert told["passed"], told
+    assert (told["result"]["covered"], told["result"]["of"]) == (2, 2)
+    assert "stand-in" in told["stand_in"]
+    assert [one["size"] for one in told["report"]["all_reduces"]] == [8, 1024]
+    assert set(told["report"]["hosts"]) <= {"gpu-spot-1", "gpu-spot-2", "gpu-on-demand-1"}
+    assert checks_left(stack) == []
+
+
+def test_a_check_that_is_interrupted_leaves_nothing(stack: Stack) -> None:
+    command = [str(TRAINYARD), "check", "--nodes", "2", "--sizes", "8"]
+    with subprocess.Popen(command, env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
+        eventually("its job is there", lambda: checks_left(stack) or one.poll() is not None)
+        one.send_signal(signal.SIGTERM)
+    eventually("nothing is left", lambda: not checks_left(stack))
