@@ -35,6 +35,8 @@ RECENT: Final = 600.0
 SLOW_SHARE: Final = 0.5
 """Of a step's time."""
 _EVIDENCE: Final = 5
+_NO_LABELS: Final = ("didn't match Pod's node affinity/selector", "no node has the labels of the worker's nodeSelector")
+"""By which the scheduler, and the controller before it (training/controller/capacity.py), say so."""
 _PRESSURE: Final = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
@@ -118,7 +120,7 @@ def _code(waiting: Waiting) -> str:
     if waiting.cause == "capacity" and "Insufficient" not in waiting.message:
         if "untolerated taint" in waiting.message:
             return "untolerated-taint"
-        if "didn't match Pod's node affinity/selector" in waiting.message:
+        if any(words in waiting.message for words in _NO_LABELS):
             return "no-such-machine"
     return waiting.cause
 

@@ -14,6 +14,8 @@ from infra.diagnose.kinds import KINDS
 from infra.diagnose.snapshot import JobView, Snapshot
 from infra.jobs import LogLine
 from infra.waiting import Commands
+from training.controller.capacity import no_room
+from training.controller.records import node_record
 
 NOW = 1_764_500_000.0
 EFA = "vpc.amazonaws.com/efa"
@@ -235,6 +237,14 @@ def test_efa_that_is_not_asked_for_or_not_used_is_named() -> None:
     assert codes(on_efa(False, sockets)) == [("efa-not-requested", "job/train")]
     assert codes(on_efa(True, sockets)) == [("efa-not-used", "job/train")]
     assert codes(on_efa(True, fabric)) == []
+
+
+def test_labels_that_no_machine_has_are_named_when_the_controller_sees_it_before_the_scheduler() -> None:
+    template = {"spec": {"nodeSelector": {"trainyard.dev/pool": "gpu-h900"}}}
+    told = no_room(template, [node_record(node())])
+    assert told is not None
+    waiting = condition("WaitingForCapacity", reason=told.reason, message=told.message)
+    assert codes(dataclasses.replace(WELL, jobs=[job(CREATED, waiting, pods=[])])) == [("no-such-machine", "job/train")]
 
 
 def test_workers_that_wait_for_the_same_are_one_finding() -> None:
