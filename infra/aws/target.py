@@ -108,5 +108,5 @@ class AwsTarget:
         ClosedByDefault("closed-by-default", namespace=pods.namespace, opts=self._there)
         if self._aws.access.researchers:
             Researchers("researchers", namespace=pods.jobs, opts=self._there)
-        if (plan := queue_plan(self._aws)) is not None:
-            Queues("queues", plan=plan, chart=lock.chart("kueue"), pods=pods, opts=self._there)
+        if (queues := queue_plan(self._aws)) is not None:
+            Queues("queues", plan=queues, chart=lock.chart("kueue"), pods=pods, opts=self._there)

@@ -83,7 +83,11 @@ def kueue(cluster: Cluster) -> Iterator[Cluster]:
     cluster.start("kueue")
     where = f"/api/v1/namespaces/{OWN_NAMESPACE}/secrets/{SECRET}"
     # A kubelet mounts the certificate that Kueue has made for itself.
-    for name, data in eventually("Kueue's certificate", lambda: cluster.call("GET", where).get("data")).items():
+
+    def certificate() -> dict[str, str]:
+        return cluster.call("GET", where).get("data") or {}
+
+    for name, data in eventually("Kueue's certificate", certificate).items():
         (certificates / name).write_bytes(base64.b64decode(data))
 
     def ready() -> bool:
