@@ -169,6 +169,12 @@ OTHER_VALUES: Changes = {
     "aws.budget.monthlyUsd": (7777, "Budget budget", "7777"),
     "aws.budget.emails": (["boss@example.com"], "Budget budget", "boss@example.com"),
     "aws.queues.dedicated": ({"team": ["fabric"]}, "ClusterQueue team", '"name": "team"'),
+    "aws.monitoring.enabled": (True, "Release kube-prometheus-stack", "grafana"),
+    "aws.monitoring.storageGib": (777, "Release kube-prometheus-stack", "777Gi"),
+    "aws.monitoring.retentionDays": (99, "Release kube-prometheus-stack", "99d"),
+    "aws.monitoring.alertmanagerSecret": ("pager", "Release kube-prometheus-stack", "pager"),
+    "aws.monitoring.noProgressMinutes": (77, "PrometheusRule prometheusrule-trainyard", "offset 77m"),
+    "aws.monitoring.checkpointMinutes": (99, "PrometheusRule prometheusrule-trainyard", "> 5940"),
     "aws.tags": ({"cost-center": "7"}, "LaunchTemplate plain", "cost-center"),
     "aws.protect": (True, "Cluster cluster", '"deletionProtection": true'),
 }

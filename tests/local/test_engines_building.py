@@ -231,6 +231,7 @@ def test_the_longest_build_comes_first_and_kubernetes_is_one() -> None:
         "pulumi-resource-kubernetes",
         "kubernetes",
         "pulumi",
+        "prometheus",
         "kwok",
         "etcd",
         "process-runtime",

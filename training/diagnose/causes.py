@@ -105,7 +105,10 @@ CAUSES: Final = (
     Cause(
         name="user-error",
         title="an error of the script",
-        certain=(r"error: (?:unrecognized arguments|the following arguments are required|argument .*: invalid)",),
+        certain=(
+            r"[\w.-]+: (?:unrecognized arguments|the following arguments are required)",
+            r"[\w.-]+: argument \S+: (?:invalid|expected)",
+        ),
         next_step="Mend the script at the place that is named. It fails in the same way on every node; try it with "
         "`python -m training --standalone`.",
     ),
