@@ -59,7 +59,7 @@ class TestOnTheApiServer:
     @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
     def test_the_projects_examples_apply(self, cluster: Cluster, example: Path) -> None:
         for body in yaml.safe_load_all(example.read_text(encoding="utf-8")):
-            if body["kind"] == "ElasticJob":
+            if body.get("kind") == "ElasticJob":
                 create(cluster, body | {"metadata": {"name": body["metadata"]["name"]}})
 
     def test_flat_run_policy_fields_and_the_old_spelling_are_kept(self, cluster: Cluster) -> None:
