@@ -1024,6 +1024,15 @@ class TestSizeByCapacity:
         assert (late.status.desired_replicas, late.status.disruptions, late.status.restarts) == (1, 0, 0)
         assert message(late, ConditionType.SCALING).startswith("3 -> 1 workers: 3 found no node within 60 s")
 
+    def test_nobody_is_asked_for_while_the_least_find_no_node(self) -> None:
+        """Found by random histories: nodes seemed to have room, so three more were made, and given up one by one."""
+        stuck = [pod(0, phase="Pending", node=None, unschedulable="full", created=NOW)]
+        status = plan(probing(1), stuck, with_room(2, 2), NOW).status.model_copy(update={"room_since": NOW})
+        later = plan(probing(1, status=status), stuck, with_room(2, 2), NOW + timedelta(hours=2))
+        assert (later.actions, later.status.desired_replicas, later.status.room_since) == ((), 1, None)
+        placed = plan(probing(1, status=later.status), [pod(0)], with_room(2, 2), NOW + timedelta(hours=2))
+        assert placed.status.room_since is not None
+
     def test_a_lost_worker_is_asked_for_again_at_once(self) -> None:
         status = plan(probing(), [pod(0), pod(1)], with_room(2), NOW).status
         made = plan(probing(status=status), [pod(0, **GOING), pod(1)], with_room(2), NOW)

@@ -886,7 +886,9 @@ class _Planning:
             return fewer, f"{len(late)} found no node within {scaling.unschedulable_seconds} s, so the number is"
         unplaced = sum(1 for pod in self._members() if pod.node is None)
         coming = max(0, size - len(self._members()))
-        space = room(self.template, self.nodes.values(), self.used) if size < self.most and not self.trouble else 0
+        # The scheduler knows more than the sum of what is free: while one finds no node, others find none either.
+        looks = size < self.most and not late and not self.trouble
+        space = room(self.template, self.nodes.values(), self.used) if looks else 0
         more = min(space - unplaced - coming, self.most - size)
         if size < self.most:
             self.timers.append(self.now + PROBE_INTERVAL)
