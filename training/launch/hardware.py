@@ -5,9 +5,9 @@ it; and a driver that hangs shall hang a process that we can end.
 """
 
 import os
-import select
 import signal
 from datetime import timedelta
+from multiprocessing import connection
 from pathlib import Path
 from typing import Final
 
@@ -77,8 +77,7 @@ def count(kind: str, patience: timedelta = PATIENCE) -> int:
             os._exit(0)
     os.close(write)
     try:
-        ready, _, _ = select.select([read], [], [], patience.total_seconds())
-        if not ready:
+        if not connection.wait([read], patience.total_seconds()):  # select knows no descriptor beyond 1023
             os.kill(child, signal.SIGKILL)
             raise TimeoutError(
                 f"the driver of the GPUs has not answered in {patience.total_seconds():g} s: see dmesg and nvidia-smi "
@@ -94,7 +93,7 @@ def _collect(child: int) -> None:
     """Wait for a child, but not for one that the kernel cannot end while it hangs in a driver."""
     descriptor = os.pidfd_open(child)
     try:
-        if select.select([descriptor], [], [], 1)[0]:
+        if connection.wait([descriptor], 1):
             os.waitpid(child, 0)
     finally:
         os.close(descriptor)
