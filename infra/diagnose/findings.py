@@ -14,6 +14,7 @@ from infra.diagnose.snapshot import JobView, Object, Snapshot
 from infra.jobs import LogLine
 from infra.waiting import Waiting
 from infra.wiring.naming import SYSTEM_NAMESPACE
+from infra.wiring.scheduling import EFA_RESOURCE
 from training.controller.rbac import DEPLOYMENT_NAME
 from training.controller.records import KNOWN_NOTICES
 from training.diagnose import causes
@@ -21,7 +22,6 @@ from training.diagnose.logs import Line
 from training.diagnose.nccl import transport
 
 ETCD: Final = "etcd"
-EFA: Final = "vpc.amazonaws.com/efa"
 LEASE_SILENCE: Final = 30.0
 """Seconds: a leader renews every two, and another takes over after 15."""
 LEAST_SILENCE: Final = 60.0
@@ -48,8 +48,8 @@ def findings(snapshot: Snapshot) -> list[Finding]:
     return in_order(found)
 
 
-def _make(code: str, about: str, evidence: Iterable[str], command: str | None, remedy: str = "") -> Finding:
-    return KINDS[code].finding(code, about, tuple(evidence)[:_EVIDENCE], command, remedy)
+def _make(code: str, about: str, evidence: Iterable[str], command: str | None) -> Finding:
+    return KINDS[code].finding(code, about, tuple(evidence)[:_EVIDENCE], command)
 
 
 # --- the stack ------------------------------------------------------------------------------------------------------
@@ -168,14 +168,16 @@ def _killed(job: JobView, about: str) -> Iterator[Finding]:
 
 
 def _efa(job: JobView, snapshot: Snapshot, about: str) -> Iterator[Finding]:
-    machines = {_name(node) for node in snapshot.nodes if _amount(node, EFA) > 0}
+    machines = {_name(node) for node in snapshot.nodes if _amount(node, EFA_RESOURCE) > 0}
     on_them = [pod for pod in job.pods if _node(pod) in machines]
     if len(on_them) < 2:  # one machine needs no network
         return
-    without = [_name(pod) for pod in on_them if not _asks_for(pod, EFA)]
+    without = [_name(pod) for pod in on_them if not _asks_for(pod, EFA_RESOURCE)]
     template = "trainyard template"
     if without:
-        yield _make("efa-not-requested", about, (f"{name} has no {EFA} in its limits" for name in without), template)
+        yield _make(
+            "efa-not-requested", about, (f"{name} has no {EFA_RESOURCE} in its limits" for name in without), template
+        )
         return
     chosen = transport([line.text for log in job.logs for line in log])
     if chosen.kind == "sockets":

@@ -17,11 +17,9 @@ class Kind:
     severity: Severity
     remedy: str
 
-    def finding(
-        self, code: str, about: str, evidence: tuple[str, ...], command: str | None, remedy: str = ""
-    ) -> Finding:
+    def finding(self, code: str, about: str, evidence: tuple[str, ...], command: str | None) -> Finding:
         """A finding of this kind."""
-        return Finding(code, self.title, evidence, remedy or self.remedy, command, self.severity, about)
+        return Finding(code, self.title, evidence, self.remedy, command, self.severity, about)
 
 
 KINDS: Final[dict[str, Kind]] = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from infra.history import JobHistory, history
-from infra.jobs import LogLine, parse_progress
+from infra.history import JobHistory, history, told_in
+from infra.jobs import LogLine
 from infra.waiting import Commands, Waiting, explain
 from infra.wiring.naming import SYSTEM_NAMESPACE
 from training.controller.rbac import LEASE_NAME
@@ -47,8 +47,7 @@ class JobView:
     @cached_property
     def history(self) -> JobHistory:
         """What its workers told."""
-        told = (parse_progress(line.pod, line.text) for log in self.logs for line in log)
-        return history(self.name, (event for event in told if event is not None))
+        return history(self.name, told_in(self.logs))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from infra.history.model import (
     Step,
     World,
 )
-from infra.history.reader import Reader, events_of, history, progress_in
+from infra.history.reader import Reader, events_of, history, progress_in, told_in
 
 __all__ = [
     "Checkpoint",
@@ -27,4 +27,5 @@ __all__ = [
     "events_of",
     "history",
     "progress_in",
+    "told_in",
 ]

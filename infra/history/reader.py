@@ -25,7 +25,7 @@ from infra.history.model import (
 from infra.jobs import Progress, parse_progress
 
 if TYPE_CHECKING:
-    from infra.jobs import Jobs
+    from infra.jobs import Jobs, LogLine
 
 _START: Final = '{"trainyard"'
 _END_OF_TIME: Final = 253_402_300_800.0  # the year 10000, which no clock of a worker says
@@ -182,7 +182,12 @@ def events_of(jobs: Jobs, job: str) -> Iterator[Progress]:
         JobError: there is no such job, or the API server does not answer.
     """
     jobs.existing(job)
-    for log in jobs.logs(job):
+    yield from told_in(jobs.logs(job))
+
+
+def told_in(logs: Iterable[Iterable[LogLine]]) -> Iterator[Progress]:
+    """The progress lines in logs of workers."""
+    for log in logs:
         for line in log:
             if event := parse_progress(line.pod, line.text):
                 yield event
