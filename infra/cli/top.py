@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import sys
 import time
 from collections.abc import Iterator
@@ -93,12 +92,13 @@ def _keys() -> Iterator[Any]:
         return
     import termios  # noqa: PLC0415
     import tty  # noqa: PLC0415
+    from multiprocessing.connection import wait  # noqa: PLC0415
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
     def pressed(seconds: float) -> str:
-        if not select.select([descriptor], [], [], seconds)[0]:
+        if not wait([descriptor], seconds):
             return ""
         # Nothing to read although it is ready: the terminal is gone.
         return os.read(descriptor, 1).decode(errors="replace") or "\x04"

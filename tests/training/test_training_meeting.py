@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -94,6 +95,14 @@ def train(_: World, state: State) -> None:
         state.commit()
 
 
+def train_until_told(_: World, state: State) -> None:
+    """Only a step that begins when all are told is one that all leave after."""
+    state.commit()
+    while not notices.preemption_requested():
+        time.sleep(0.01)
+    state.commit()
+
+
 def save(state: State, rank: int) -> None:
     if rank == 0:
         Path("frozen").touch()
@@ -150,11 +159,12 @@ def test_a_node_that_stands_still_holds_nobody_up(tmp_path: Path, frozen_node: t
 
 def test_the_rank_that_saves_stands_still_and_another_saves(tmp_path: Path, store: TCPStore) -> None:
     """Both are told to go; it was the launcher's deadline that ended the one that waited, and nothing was saved."""
-    workers = [Worker(tmp_path, store.port, rank=rank) for rank in range(2)]
+    workers = [Worker(tmp_path, store.port, rank=rank, script=train_until_told) for rank in range(2)]
     for worker in workers:
         worker.wait_for("mark")
     for worker in workers:
-        worker.line.leave()
+        assert worker.process.pid
+        os.kill(worker.process.pid, signal.SIGTERM)
     try:
         assert workers[1].end() == exit_codes.PREEMPTED
         assert (tmp_path / "frozen").exists()

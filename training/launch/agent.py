@@ -4,13 +4,13 @@ import contextlib
 import logging
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -315,7 +315,7 @@ class Agent(AgentBase):
         if not sources:
             time.sleep(patience)
             return
-        select.select(sources, [], [], patience)
+        wait(sources, patience)
         for handler in handlers:
             for message in handler.control.read():
                 self._hear(message)

@@ -36,7 +36,6 @@ import logging
 import os
 import random
 import runpy
-import select
 import signal
 import socket
 import struct
@@ -46,6 +45,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -214,8 +214,7 @@ class Template:
                     return message
             if not self.alive:
                 return None
-            ready, _, _ = select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            if not wait([self._connection], max(0.0, deadline - time.monotonic())):
                 return None
             chunk = self._connection.recv(65536)
             if not chunk:
@@ -305,7 +304,7 @@ def _serve(connection: socket.socket, ignored: Set[int]) -> Job:
     workers: set[int] = set()
     _send(connection, kind="ready")
     while True:
-        ready, _, _ = select.select([connection.fileno(), wake_read], [], [])
+        ready = wait([connection.fileno(), wake_read])
         if wake_read in ready:
             os.read(wake_read, 4096)
             for pid in tuple(workers):
